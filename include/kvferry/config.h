@@ -115,8 +115,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *n
                                                char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* Adds one field to what the same bytes mean ("dtype" = "float32"): two nodes whose fields differ refuse each other
- * with KVF_INCOMPATIBLE, and the message names the first field that differs. Both names and values are text of fewer
- * than KVF_IDENTITY_BYTES_MAX bytes without control characters; setting a name again replaces its value.
+ * with KVF_INCOMPATIBLE, and the message, or for a ticket the consumer's log, names the first field that differs. Both
+ * names and values are text of fewer than KVF_IDENTITY_BYTES_MAX bytes without control characters; setting a name again
+ * replaces its value.
  * KVF_INVALID: empty, too long, or with a control character. KVF_LIMIT: more than KVF_IDENTITY_FIELDS_MAX fields;
  * kvf_node_open() needs room for one of its own, "block_tokens". */
 KVF_API KVF_MUST_USE kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value);

@@ -96,8 +96,9 @@ typedef struct kvf_request_info {
  * not be reached at two renewals in a row (they are a third of the TTL apart, 5 s at most). `options` may be NULL (the
  * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
  * altered, signed with another key, or of another prompt: nothing was connected to; go on by the engine's policy
- * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout. KVF_NO_RESOURCE: too many requests open, or
- * producers in use; retry later or elsewhere. KVF_NO_MEMORY: likewise. */
+ * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout; the log names the identity's field that
+ * differs. KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere. KVF_NO_MEMORY:
+ * likewise. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);

@@ -26,6 +26,28 @@ kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYT
   return kvf_sha256(spans, count, out);
 }
 
+static kvf_status short_hash(const char *text, uint16_t *out)
+{
+  uint8_t hash[KVF_HASH_BYTES];
+  kvf_status status = kvf_sha256(&(kvf_span){text, strlen(text) + 1}, 1, hash);
+  if (status == KVF_OK) {
+    *out = (uint16_t)(hash[0] | hash[1] << 8);
+  }
+  return status;
+}
+
+kvf_status kvf_context_fields(const kvf_config *config, kvf_ticket_field out[KVF_IDENTITY_FIELDS_MAX])
+{
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < config->identity_fields; i++) {
+    status = short_hash(config->identity[i].name, &out[i].name);
+    if (status == KVF_OK) {
+      status = short_hash(config->identity[i].value, &out[i].value);
+    }
+  }
+  return status;
+}
+
 static const char *value_of(const kvf_identity_field *fields, uint32_t count, const char *name)
 {
   for (uint32_t i = 0; i < count; i++) {
@@ -51,6 +73,37 @@ bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *f
     }
   }
   return true;
+}
+
+/* Names may share a hash: any of them with the value will do. */
+static bool has_field(const kvf_ticket *ticket, const kvf_ticket_field *field, bool *has_name)
+{
+  *has_name = false;
+  for (uint32_t i = 0; i < ticket->fields; i++) {
+    const bool is_name = ticket->field[i].name == field->name;
+    *has_name = *has_name || is_name;
+    if (is_name && ticket->field[i].value == field->value) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void kvf_context_name_difference(const kvf_context *context, const kvf_ticket *ticket,
+                                 char difference[KVF_MESSAGE_BYTES_MAX])
+{
+  const kvf_config *config = &context->config;
+  for (uint32_t i = 0; i < config->identity_fields; i++) {
+    bool has_name = false;
+    if (!has_field(ticket, &context->fields[i], &has_name)) {
+      (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has %s, consumer has \"%.70s\"",
+                     config->identity[i].name, has_name ? "another value" : "\"(nothing)\"", config->identity[i].value);
+      return;
+    }
+  }
+  (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%s",
+                 ticket->fields > config->identity_fields ? "producer has a field that consumer has not"
+                                                          : "made for another model or layout");
 }
 
 void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason, uint64_t peer, kvf_log_level level,

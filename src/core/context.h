@@ -8,6 +8,7 @@
 #include "base/wheel.h"
 #include "core/conn.h"
 #include "wire/handshake_message.h"
+#include "wire/ticket.h"
 
 #define KVF_LOG_LINES_PER_S 5
 
@@ -44,7 +45,8 @@ typedef struct kvf_context {
   kvf_key other_key;          /* bytes == 0: none */
   kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, ours first */
   uint32_t macs_count;
-  uint8_t compat[KVF_HASH_BYTES]; /* kvf_context_compat() */
+  uint8_t compat[KVF_HASH_BYTES];                   /* kvf_context_compat() */
+  kvf_ticket_field fields[KVF_IDENTITY_FIELDS_MAX]; /* kvf_context_fields() */
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
@@ -62,8 +64,16 @@ __attribute__((format(printf, 6, 7))) void kvf_context_log(kvf_context *context,
 /* The hash of the identity fields, in whatever order they were set. */
 KVF_MUST_USE kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);
 
+/* What tickets say of the identity fields, in the order of config->identity. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_context_fields(const kvf_config *config, kvf_ticket_field out[KVF_IDENTITY_FIELDS_MAX]);
+
 /* Whether a peer's identity fields are ours. If not, `difference` (KVF_MESSAGE_BYTES_MAX) names the first field. */
 bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *fields, uint32_t count,
                          char *difference);
+
+/* The same where there is only the ticket of a producer whose identity is not ours. The short hashes may hide the
+ * difference, or tell another one: `difference` is for people. */
+void kvf_context_name_difference(const kvf_context *context, const kvf_ticket *ticket,
+                                 char difference[KVF_MESSAGE_BYTES_MAX]);
 
 #endif

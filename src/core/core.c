@@ -36,6 +36,9 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   if (status == KVF_OK) {
     status = kvf_context_compat(&context->config, context->compat);
   }
+  if (status == KVF_OK) {
+    status = kvf_context_fields(&context->config, context->fields);
+  }
   return status == KVF_OK ? init_macs(context) : status;
 }
 
@@ -250,10 +253,12 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
                       .prompt = *prompt,
                       .block_tokens = core->context.config.block_tokens,
                       .ttl_ms = core->context.config.lease_ttl_ms,
+                      .fields = core->context.config.identity_fields,
                       .groups = blocks->groups,
                       .ids = ids.ids};
   memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
   memcpy(out->compat, core->context.compat, sizeof(out->compat));
+  memcpy(out->field, core->context.fields, sizeof(out->field));
   memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   return KVF_OK;
 }

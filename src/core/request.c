@@ -70,11 +70,13 @@ static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
   return true;
 }
 
+/* *why may be what is written to `difference` (KVF_MESSAGE_BYTES_MAX). */
 static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, const kvf_prompt *prompt,
-                        const char **why)
+                        char *difference, const char **why)
 {
   if (memcmp(ticket->compat, context->compat, sizeof(ticket->compat)) != 0) {
-    *why = "made for another model or layout";
+    kvf_context_name_difference(context, ticket, difference);
+    *why = difference;
     return KVF_INCOMPATIBLE;
   }
   if (memcmp(ticket->prompt.model, prompt->model, sizeof(prompt->model)) != 0) {
@@ -97,9 +99,10 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
 {
   kvf_status status[KVF_SOURCES_MAX] = {KVF_BAD_TICKET};
   const char *why[KVF_SOURCES_MAX] = {"names no source"};
+  char differences[KVF_SOURCES_MAX][KVF_MESSAGE_BYTES_MAX];
   *good = (kvf_sources){.count = 0};
   for (uint32_t i = 0; i < all->count; i++) {
-    status[i] = judge(requests->context, all->tickets[i], prompt, &why[i]);
+    status[i] = judge(requests->context, all->tickets[i], prompt, differences[i], &why[i]);
     if (status[i] == KVF_OK && good->count > 0 && !kvf_source_can_replace(good->tickets[0], all->tickets[i])) {
       status[i] = KVF_INCOMPATIBLE;
       why[i] = "offers other blocks than the first one";

@@ -7,7 +7,7 @@
 #include "wire/block_runs.h"
 #include "wire/fields.h"
 
-#define PREFIX "kvf2."
+#define PREFIX "kvf3."
 #define PREFIX_BYTES (sizeof(PREFIX) - 1)
 #define LABEL "kvferry ticket"
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
@@ -58,6 +58,9 @@ static kvf_status check_ticket(const kvf_ticket *ticket)
   if (!kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
     return KVF_INVALID;
   }
+  if (ticket->fields > KVF_IDENTITY_FIELDS_MAX) {
+    return KVF_LIMIT;
+  }
   kvf_status status = check_ranks(ticket);
   return status == KVF_OK ? check_blocks(ticket) : status;
 }
@@ -77,6 +80,11 @@ static void code_head(kvf_codec *codec, kvf_ticket *ticket)
   kvf_code_u32(codec, &ticket->block_tokens);
   kvf_code_u32(codec, &ticket->ttl_ms);
   kvf_code_bytes(codec, ticket->compat, sizeof(ticket->compat));
+  kvf_code_u32_in(codec, &ticket->fields, 1);
+  for (uint32_t i = 0; i < ticket->fields && i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    kvf_code_u16(codec, &ticket->field[i].name);
+    kvf_code_u16(codec, &ticket->field[i].value);
+  }
   kvf_code_u32_in(codec, &ticket->groups, 1);
   for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
     kvf_code_u32(codec, &ticket->counts[group]);

@@ -1,6 +1,6 @@
 /* The ticket: what a producer hands to a consumer through the router.
  *
- *   "kvf2." base64url(payload) "." base64url(MAC over everything before it)
+ *   "kvf3." base64url(payload) "." base64url(MAC over everything before it)
  *
  * The MAC is checked before the payload is decoded, so that what strangers wrote costs nothing but the check. Without a
  * key it is a checksum. One ticket has one text. Any thread.
@@ -11,6 +11,13 @@
 #include "base/crypto.h"
 #include "wire/rank_record.h"
 
+/* A field of the producer's identity, by the first bytes of hashes. They decide nothing, the 32 bytes of `compat` do:
+ * they only help to say which field it is that differs. */
+typedef struct kvf_ticket_field {
+  uint16_t name;
+  uint16_t value;
+} kvf_ticket_field;
+
 typedef struct kvf_ticket {
   uint32_t ranks;
   kvf_rank_record rank[KVF_RANKS_MAX]; /* the i-th is of rank i; ports are not 0 */
@@ -19,6 +26,8 @@ typedef struct kvf_ticket {
   uint32_t block_tokens; /* above 0 */
   uint32_t ttl_ms;       /* above 0 */
   uint8_t compat[KVF_HASH_BYTES];
+  uint32_t fields; /* that `compat` is the hash of: at most KVF_IDENTITY_FIELDS_MAX */
+  kvf_ticket_field field[KVF_IDENTITY_FIELDS_MAX];
   uint32_t groups;                 /* 1 to KVF_GROUPS_MAX */
   uint32_t counts[KVF_GROUPS_MAX]; /* each kvf_ticket_positions(); together at most KVF_BLOCKS_PER_LEASE_MAX */
   uint32_t *ids;                   /* all groups one after the other; KVF_BLOCK_NONE where a block slid out */
@@ -35,7 +44,8 @@ uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket);
 
 /* Writes the text, not terminated; *text_bytes is set on success only. Reads ticket->ids, takes nothing.
  * KVF_INVALID: ranks that are not 0, 1, 2 …, or another rule above. KVF_LIMIT: more than KVF_RANKS_MAX ranks,
- * KVF_GROUPS_MAX groups or KVF_BLOCKS_PER_LEASE_MAX blocks, or more text than `capacity` or KVF_TICKET_BYTES_MAX.
+ * KVF_IDENTITY_FIELDS_MAX fields, KVF_GROUPS_MAX groups or KVF_BLOCKS_PER_LEASE_MAX blocks, or more text than
+ * `capacity` or KVF_TICKET_BYTES_MAX.
  * KVF_NO_MEMORY: no memory for the MAC. */
 KVF_MUST_USE kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char *text, size_t capacity,
                                           size_t *text_bytes);

@@ -27,6 +27,7 @@ static void check_taken(const kvf_ticket *ticket)
 {
   uint64_t blocks = 0;
   fuzz_check(ticket->ranks > 0 && ticket->ranks <= KVF_RANKS_MAX);
+  fuzz_check(ticket->fields <= KVF_IDENTITY_FIELDS_MAX);
   fuzz_check(ticket->groups > 0 && ticket->groups <= KVF_GROUPS_MAX);
   fuzz_check(ticket->block_tokens > 0 && ticket->ttl_ms > 0 && ticket->lease.id <= KVF_LEASE_ID_MAX);
   for (uint32_t i = 0; i < ticket->ranks; i++) {
@@ -63,7 +64,7 @@ static void take_sealed(const uint8_t *payload, size_t bytes, const kvf_key *key
   if (at + 44 > sizeof(text)) {
     return;
   }
-  (void)snprintf(text, sizeof(text), "kvf2.");
+  (void)snprintf(text, sizeof(text), "kvf3.");
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   fuzz_check(kvf_hmac(key, spans, 2, mac) == KVF_OK);
@@ -81,6 +82,8 @@ static size_t some_text(char *text)
                        .prompt = {.tokens = 90},
                        .block_tokens = 16,
                        .ttl_ms = 30000,
+                       .fields = 2,
+                       .field = {{.name = 0x1234, .value = 0x5678}, {.name = 0xffff, .value = 0}},
                        .groups = 2,
                        .counts = {6, 6},
                        .ids = ids};

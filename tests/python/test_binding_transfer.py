@@ -209,11 +209,20 @@ def test_an_altered_ticket_is_refused(engine: MakeEngine, spoil: Callable[[str],
     assert d.stat("peer_dials") == 0
 
 
-def test_an_incompatible_engine_is_refused(engine: MakeEngine) -> None:
+def test_an_incompatible_engine_is_refused(engine: MakeEngine, capfd: pytest.CaptureFixture[str]) -> None:
     p, d = engine(1), engine(2, identity={"model": "toy", "dtype": "bfloat16"})
     prompt = make_prompt(TOKENS)
     _, _, ticket = p.publish(SOURCE, prompt)
     assert d.control.request_open(ticket, prompt, 0, {}) == (_kvferry.INCOMPATIBLE, None)
+    assert d.stat("peer_dials") == 0
+    said = ""
+
+    def names_the_field() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return 'incompatible: dtype differs: producer has another value, consumer has "bfloat16"' in said
+
+    wait_for("a log line that names the field", names_the_field)
 
 
 def test_an_aborted_load_ends_and_is_released(engine: MakeEngine) -> None:

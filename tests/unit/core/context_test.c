@@ -106,6 +106,120 @@ TEST(difference_is_bounded)
   assert_non_null(strstr(difference, "consumer has"));
 }
 
+/* ---- the same by what a ticket says ---- */
+
+static kvf_context context_of(const char *const (*fields)[2], size_t count)
+{
+  kvf_context context = {.config = with_fields(fields, count)};
+  assert_int_equal(kvf_context_fields(&context.config, context.fields), KVF_OK);
+  return context;
+}
+
+static kvf_ticket ticket_of(const char *const (*fields)[2], size_t count)
+{
+  const kvf_config config = with_fields(fields, count);
+  kvf_ticket ticket = {.fields = (uint32_t)count};
+  assert_int_equal(kvf_context_fields(&config, ticket.field), KVF_OK);
+  return ticket;
+}
+
+static void assert_named(const kvf_context *ours, const kvf_ticket *theirs, const char *expected)
+{
+  char difference[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_context_name_difference(ours, theirs, difference);
+  assert_string_equal(difference, expected);
+}
+
+#define NO_FIELD "made for another model or layout"
+
+/* The consumer's order counts, whatever the producer's. */
+TEST(ticket_names_the_consumers_first_field)
+{
+  static const char *const ours[][2] = {{"model", "m"}, {"attention", "TRTLLM"}, {"engine", "tensorrt-llm"}};
+  static const char *const turned[][2] = {{"engine", "tensorrt-llm"}, {"model", "m"}, {"attention", "TRTLLM"}};
+  static const char *const other[][2] = {{"engine", "tensorrt-llm"}, {"attention", "FLASH"}, {"model", "m"}};
+  static const char *const missing[][2] = {{"attention", "TRTLLM"}, {"model", "m"}};
+  static const char *const renamed[][2] = {{"model", "m"}, {"attention", "TRTLLM"}, {"motor", "tensorrt-llm"}};
+  static const char *const swapped[][2] = {{"model", "TRTLLM"}, {"attention", "m"}, {"engine", "tensorrt-llm"}};
+  static const char *const several[][2] = {{"engine", "vllm"}, {"attention", "FLASH"}, {"model", "m"}};
+  static const char *const more[][2] = {
+      {"layers", "2"}, {"model", "m"}, {"attention", "TRTLLM"}, {"engine", "tensorrt-llm"}};
+  const kvf_context context = context_of(ours, 3);
+  const struct {
+    kvf_ticket theirs;
+    const char *expected;
+  } rows[] = {
+      {ticket_of(other, 3), "attention differs: producer has another value, consumer has \"TRTLLM\""},
+      {ticket_of(missing, 2), "engine differs: producer has \"(nothing)\", consumer has \"tensorrt-llm\""},
+      {ticket_of(renamed, 3), "engine differs: producer has \"(nothing)\", consumer has \"tensorrt-llm\""},
+      {ticket_of(swapped, 3), "model differs: producer has another value, consumer has \"m\""},
+      {ticket_of(several, 3), "attention differs: producer has another value, consumer has \"TRTLLM\""},
+      {ticket_of(ours, 0), "model differs: producer has \"(nothing)\", consumer has \"m\""},
+      {ticket_of(more, 4), "producer has a field that consumer has not"},
+      {ticket_of(turned, 3), NO_FIELD}, /* the short hashes are the same: what a collision looks like */
+  };
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    assert_named(&context, &rows[i].theirs, rows[i].expected);
+  }
+}
+
+/* Where two names share a hash, neither hides the other's value. */
+TEST(names_that_share_a_hash_are_told_apart_by_their_values)
+{
+  static const char *const ours[][2] = {{"dtype", "f16"}, {"model", "m"}};
+  kvf_context context = context_of(ours, 2);
+  kvf_ticket theirs = ticket_of(ours, 2);
+  context.fields[1].name = context.fields[0].name;
+  theirs.field[1].name = theirs.field[0].name;
+  assert_named(&context, &theirs, NO_FIELD);
+  theirs.field[1].value ^= 1;
+  assert_named(&context, &theirs, "model differs: producer has another value, consumer has \"m\"");
+}
+
+TEST(every_bit_of_a_short_hash_counts)
+{
+  static const char *const ours[][2] = {{"dtype", "f16"}};
+  const kvf_context context = context_of(ours, 1);
+  for (unsigned bit = 0; bit < 16; bit++) {
+    kvf_ticket theirs = ticket_of(ours, 1);
+    theirs.field[0].value = (uint16_t)(theirs.field[0].value ^ 1u << bit);
+    assert_named(&context, &theirs, "dtype differs: producer has another value, consumer has \"f16\"");
+    theirs = ticket_of(ours, 1);
+    theirs.field[0].name = (uint16_t)(theirs.field[0].name ^ 1u << bit);
+    assert_named(&context, &theirs, "dtype differs: producer has \"(nothing)\", consumer has \"f16\"");
+  }
+}
+
+/* What travels: docs/protocol.md says it of these bytes. */
+TEST(short_hashes_are_the_first_bytes_of_sha256)
+{
+  static const char *const fields[][2] = {{"dtype", "f16"}};
+  uint8_t name[KVF_HASH_BYTES];
+  uint8_t value[KVF_HASH_BYTES];
+  assert_int_equal(kvf_sha256(&(kvf_span){"dtype", 6}, 1, name), KVF_OK);
+  assert_int_equal(kvf_sha256(&(kvf_span){"f16", 4}, 1, value), KVF_OK);
+  const kvf_ticket ticket = ticket_of(fields, 1);
+  assert_int_equal(ticket.field[0].name, name[0] | name[1] << 8);
+  assert_int_equal(ticket.field[0].value, value[0] | value[1] << 8);
+}
+
+TEST(named_difference_is_bounded)
+{
+  char name[KVF_IDENTITY_BYTES_MAX] = {0};
+  char value[KVF_IDENTITY_BYTES_MAX] = {0};
+  char difference[KVF_MESSAGE_BYTES_MAX];
+  memset(name, 'n', sizeof(name) - 1);
+  memset(value, 'v', sizeof(value) - 1);
+  const char *const ours[][2] = {{name, value}};
+  const kvf_context context = context_of(ours, 1);
+  const kvf_ticket none = {.fields = 0};
+  memset(difference, 'x', sizeof(difference));
+  kvf_context_name_difference(&context, &none, difference);
+  assert_non_null(memchr(difference, 0, sizeof(difference)));
+  assert_int_equal(strspn(difference, "n"), 60);
+  assert_int_equal(strspn(strchr(difference, 'v'), "v"), 70);
+}
+
 typedef struct log_book {
   uint32_t lines;
   char last[KVF_LOG_LINE_BYTES_MAX];

@@ -8,6 +8,7 @@ static void keep_log(void *context, kvf_log_level level, const char *line)
 {
   control_side *side = context;
   (void)level;
+  side->log_lines++;
   (void)snprintf(side->last_log, sizeof(side->last_log), "%s", line);
 }
 

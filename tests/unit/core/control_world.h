@@ -23,6 +23,7 @@ typedef struct control_side {
   bool dial_wanted;
   uint64_t dial_conn_id;
   bool hung_up;
+  uint32_t log_lines;
   char last_log[256];
 } control_side;
 

@@ -143,6 +143,9 @@ WORLD_TEST(ticket_says_what_the_core_knows)
   assert_int_equal(ticket.ranks, 1);
   assert_memory_equal(&ticket.rank[0].incarnation, &producer()->context.incarnation, sizeof(kvf_incarnation));
   assert_memory_equal(ticket.compat, producer()->context.compat, sizeof(ticket.compat));
+  assert_int_equal(ticket.fields, producer()->context.config.identity_fields);
+  assert_true(ticket.fields > 0);
+  assert_memory_equal(ticket.field, producer()->context.fields, ticket.fields * sizeof(ticket.field[0]));
   assert_int_equal(ticket.block_tokens, 16);
   assert_int_equal(ticket.ttl_ms, 30000);
   assert_int_equal(ticket.groups, 2);

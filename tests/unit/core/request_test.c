@@ -328,6 +328,48 @@ WORLD_TEST(refuses_other_prompts_and_models)
   assert_null(world.consumer.core.peers.by_key);
 }
 
+/* Before anything is connected to, and in one line. */
+CONTROL_TEST(refusal_names_the_field_that_differs)
+{
+  uint64_t id = 0;
+  control_options options;
+  control_options_init(&options);
+  options.control = true;
+  options.consumer_model = "another";
+  control_world_open(&options);
+  control_ticket(&ticket, ids, 4);
+  const uint32_t lines = world.consumer.log_lines;
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_INCOMPATIBLE);
+  assert_int_equal(world.consumer.log_lines, lines + 1);
+  assert_string_equal(
+      world.consumer.last_log,
+      "ticket refused: incompatible: model differs: producer has another value, consumer has \"another\"");
+  control_settle();
+  assert_false(world.consumer.dial_wanted);
+}
+
+WORLD_TEST(source_that_is_left_out_names_the_field_that_differs)
+{
+  uint64_t id = 0;
+  kvf_ticket other = ticket;
+  other.compat[0] ^= 1;
+  other.fields--; /* block_tokens is the last */
+  const uint32_t lines = world.consumer.log_lines;
+  kvf_requests *requests = &world.consumer.core.requests;
+  assert_int_equal(
+      kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 3, .tickets = {&other, &ticket, &other}},
+                        &ticket.prompt, NULL, 5, &id, NULL),
+      KVF_OK);
+  assert_int_equal(requests->counters.sources_left_out, 2);
+  assert_int_equal(world.consumer.log_lines, lines + 2);
+  assert_non_null(
+      strstr(world.consumer.last_log,
+             "is left out: incompatible: block_tokens differs: producer has \"(nothing)\", consumer has \"16\""));
+}
+
 /* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
 WORLD_TEST(keyless_ticket_of_another_host_is_refused)
 {

@@ -151,6 +151,10 @@ PAIR_TEST(refuses_other_models)
   pair_open_node(&p.consumer, other);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_INCOMPATIBLE);
+  assert_int_equal(pair_load(&p.consumer, &ticket, 1, 0), KVF_INCOMPATIBLE);
+  static const char text[] =
+      "ticket refused: incompatible: model differs: producer has another value, consumer has \"another\"";
+  assert_true(pair_logged(&p.consumer, text, NULL));
   assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 0);
 }
 

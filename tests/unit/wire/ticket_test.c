@@ -45,6 +45,11 @@ static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
   assert_int_equal(a->block_tokens, b->block_tokens);
   assert_int_equal(a->ttl_ms, b->ttl_ms);
   assert_memory_equal(a->compat, b->compat, sizeof(a->compat));
+  assert_int_equal(a->fields, b->fields);
+  for (uint32_t i = 0; i < a->fields; i++) {
+    assert_int_equal(a->field[i].name, b->field[i].name);
+    assert_int_equal(a->field[i].value, b->field[i].value);
+  }
   assert_int_equal(a->groups, b->groups);
   for (uint32_t group = 0; group < a->groups; group++) {
     assert_int_equal(a->counts[group], b->counts[group]);
@@ -73,7 +78,7 @@ TEST(test_round_trip)
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   size_t bytes = round_trip(&ticket);
-  assert_memory_equal(text, "kvf2.", 5);
+  assert_memory_equal(text, "kvf3.", 5);
   for (size_t i = 0; i < bytes; i++) {
     assert_true(text[i] > ' ' && text[i] <= 'z' && text[i] != '"' && text[i] != '\\');
   }
@@ -89,6 +94,21 @@ TEST(test_no_blocks)
   ticket.counts[1] = 0;
   ticket.ids = NULL;
   (void)round_trip(&ticket);
+}
+
+/* From none to all, and any two bytes: these lists hold nothing that could be wrong but their length. */
+TEST(test_fields)
+{
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  ticket.fields = 0;
+  const size_t without = round_trip(&ticket);
+  for (uint32_t i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
+    ticket.field[i] = (kvf_ticket_field){.name = (uint16_t)(0xff00 + i / 2), .value = (uint16_t)(i * 0x0801)};
+    ticket.fields = i + 1;
+    const size_t more = kvf_base64url_text_bytes((size_t)4 * ticket.fields);
+    assert_in_range(round_trip(&ticket), without + more - 1, without + more + 1);
+  }
 }
 
 TEST(test_capacity)
@@ -178,7 +198,7 @@ TEST(test_one_text_per_ticket)
   for (size_t more = 1; more <= 2; more++) {
     uint8_t mac[KVF_HASH_BYTES];
     memset(payload + payload_bytes, 0, more);
-    put(text, "kvf2.", 5);
+    put(text, "kvf3.", 5);
     kvf_base64url_encode(payload, payload_bytes + more, text + 5);
     char *last = text + 5 + kvf_base64url_text_bytes(payload_bytes + more);
     last[-1] = (char)(last[-1] + 1);
@@ -227,6 +247,9 @@ TEST(test_encoding_refuses)
   ticket.ttl_ms = 0;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
+  ticket.fields = KVF_IDENTITY_FIELDS_MAX + 1;
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  ticket = good;
   ticket.groups = 0;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket.groups = KVF_GROUPS_MAX + 1;
@@ -251,7 +274,8 @@ enum {
   AT_TOKENS = AT_LEASE + 28 + 32 + 32,
   AT_BLOCK_TOKENS = AT_TOKENS + 4,
   AT_TTL = AT_BLOCK_TOKENS + 4,
-  AT_GROUPS = AT_TTL + 4 + 32,
+  AT_FIELDS = AT_TTL + 4 + 32,
+  AT_GROUPS = AT_FIELDS + 1 + 2 * 4,
   AT_COUNTS = AT_GROUPS + 1,
   AT_RUNS = AT_COUNTS + 8
 };
@@ -275,6 +299,12 @@ TEST(test_sealed_payloads_are_checked)
               {AT_BLOCK_TOKENS, {0}, 1},
               {AT_BLOCK_TOKENS, {14}, 1},
               {AT_TTL, {0, 0, 0, 0}, 4},
+              {AT_FIELDS, {0}, 1},
+              {AT_FIELDS, {1}, 1},
+              {AT_FIELDS, {3}, 1},
+              {AT_FIELDS, {KVF_IDENTITY_FIELDS_MAX}, 1},
+              {AT_FIELDS, {KVF_IDENTITY_FIELDS_MAX + 1}, 1},
+              {AT_FIELDS, {255}, 1},
               {AT_GROUPS, {0}, 1},
               {AT_GROUPS, {1}, 1},
               {AT_GROUPS, {3}, 1},
@@ -301,6 +331,25 @@ TEST(test_sealed_payloads_are_checked)
     payload[payload_bytes] = 0;
     kvf_status status = decode(text, seal(payload, cut, &key, text), &key, 1);
     assert_int_equal(status, cut == payload_bytes ? KVF_OK : KVF_BAD_TICKET);
+  }
+}
+
+/* What decoding must refuse although the MAC is good and every byte is there: one field too many. */
+TEST(test_fields_limit_when_decoding)
+{
+  kvf_key key = key_of("key");
+  for (size_t over = 0; over < 2; over++) {
+    uint32_t ids[TICKET_IDS];
+    kvf_ticket ticket = some_ticket(ids);
+    ticket.fields = KVF_IDENTITY_FIELDS_MAX;
+    size_t bytes = 0;
+    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+    bytes = unseal(text, bytes, payload);
+    const size_t at = AT_FIELDS + 1 + (size_t)4 * KVF_IDENTITY_FIELDS_MAX;
+    memmove(payload + at + 4 * over, payload + at, bytes - at);
+    payload[AT_FIELDS] = (uint8_t)(KVF_IDENTITY_FIELDS_MAX + over);
+    kvf_status status = decode(text, seal(payload, bytes + 4 * over, &key, text), &key, 1);
+    assert_int_equal(status, over ? KVF_BAD_TICKET : KVF_OK);
   }
 }
 
@@ -423,7 +472,7 @@ TEST(test_text_limit)
 TEST(test_versions_and_garbage)
 {
   static const char *const rows[] = {
-      "", "kvf2.", "kvf2", "null", "kvf2..", "kvf2.AAAA.AAAA", "kvf2..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
+      "", "kvf3.", "kvf3", "null", "kvf3..", "kvf3.AAAA.AAAA", "kvf3..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
   kvf_key none = {.bytes = 0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     assert_int_equal(decode(rows[i], strlen(rows[i]), &none, 1), KVF_BAD_TICKET);

@@ -35,7 +35,7 @@ static inline const kvf_mac *mac_of(const kvf_key *key)
   return &made[i].mac;
 }
 
-/* Two ranks, two groups of six positions; `ids` has room for TICKET_IDS. */
+/* Two ranks, two fields, two groups of six positions; `ids` has room for TICKET_IDS. */
 static inline kvf_ticket some_ticket(uint32_t *ids)
 {
   static const uint32_t some_ids[TICKET_IDS] = {
@@ -45,6 +45,8 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
                        .prompt = {.tokens = 90},
                        .block_tokens = 16,
                        .ttl_ms = 30000,
+                       .fields = 2,
+                       .field = {{.name = 0x1234, .value = 0x5678}, {.name = 0xffff, .value = 0}},
                        .groups = 2,
                        .counts = {6, 6},
                        .ids = ids};
@@ -67,7 +69,7 @@ static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *k
 {
   uint8_t mac[KVF_HASH_BYTES];
   size_t at = 5 + kvf_base64url_text_bytes(bytes);
-  put(text, "kvf2.", 5);
+  put(text, "kvf3.", 5);
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   assert_int_equal(kvf_hmac(key, spans, 2, mac), KVF_OK);
