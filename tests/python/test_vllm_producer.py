@@ -25,6 +25,7 @@ SLID = ([5, 6, 7], [0, 9, 10])
 
 def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     node = FakeNode()
+    node.ranks = ranks
     producer = Producer(node, prompts(), Counters(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
     producer.manager = FakeManager()
     producer.manager.groups = SLID if sliding else ([5, 6, 7],)

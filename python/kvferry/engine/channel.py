@@ -12,8 +12,8 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.001
 """How often a rank looks at what no descriptor tells of."""
+CLOSED = None
+"""A rank's last word."""
 CONNECT_S = 60.0
 """How long the ranks of an engine may take to connect, one after the other."""
 
@@ -34,6 +36,15 @@ def _folder() -> Path:
     """Of this user alone, which is all that keeps others out; gone with close()."""
     base = MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK | os.X_OK) else None
     return Path(tempfile.mkdtemp(prefix="kvferry-ranks-", dir=base))
+
+
+@contextmanager
+def _survived() -> Iterator[None]:
+    """What goes wrong with one request must not end what serves all."""
+    try:
+        yield
+    except Exception:
+        logger.exception("kvferry: a mistake of ours; the engine goes on")
 
 
 class Waker:
@@ -89,8 +100,13 @@ class Hub:
             accepted, _ = self._listener.accept()
             accepted.setblocking(True)
             self._links.append(Connection(accepted.detach()))
-        self._listener.close()
+        self._forget_address()
         self._thread.start()
+
+    def _forget_address(self) -> None:
+        """Nobody else is to connect, and nothing is left behind by however the process ends."""
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def send(self, orders: Any) -> None:
         """To all ranks, in this order. Does not wait."""
@@ -103,7 +119,8 @@ class Hub:
             self._waker.clear()
             for link in [link for link in self._links if link in ready]:
                 self._receive(link)
-            self._on_events()
+            with _survived():
+                self._on_events()
             while self._orders:
                 orders = self._orders.popleft()
                 for link in list(self._links):
@@ -111,9 +128,16 @@ class Hub:
 
     def _receive(self, link: Connection) -> None:
         try:
-            self._on_news(link.recv())
+            news = link.recv()
         except (EOFError, OSError):
+            logger.error("kvferry: a rank of this engine is gone")
             self._drop(link)
+            return
+        if news is CLOSED:
+            self._drop(link)
+        else:
+            with _survived():
+                self._on_news(news)
 
     def _tell(self, link: Connection, orders: Any) -> None:
         try:
@@ -123,8 +147,6 @@ class Hub:
 
     def _drop(self, link: Connection) -> None:
         """Its loads are said to be lost by the deadline."""
-        if not self._closing:
-            logger.error("kvferry: a rank of this engine is gone")
         self._links.remove(link)
         link.close()
 
@@ -135,9 +157,8 @@ class Hub:
             self._thread.join()
         for link in self._links:
             link.close()
-        self._listener.close()
+        self._forget_address()
         self._waker.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Link:
@@ -167,8 +188,12 @@ class Link:
                 ready = wait([self._link, self._waker, self._node], POLL_S if self._is_busy() else None)
                 self._waker.clear()
                 if self._link in ready:
-                    self._on_orders(self._link.recv())
-                news = self._on_events()
+                    orders = self._link.recv()
+                    with _survived():
+                        self._on_orders(orders)
+                news = None
+                with _survived():
+                    news = self._on_events()
                 if news is not None:
                     self._link.send(news)
 
@@ -176,5 +201,7 @@ class Link:
         self._closing = True
         self._waker.set()
         self._thread.join()
+        with suppress(OSError):
+            self._link.send(CLOSED)
         self._link.close()
         self._waker.close()

@@ -87,7 +87,8 @@ class InFlight:
 
 
 class Consumer:
-    def __init__(self, node: Node, counters: Counters, failures: Failures, in_flight: InFlight) -> None:
+    def __init__(self, node: Node, counters: Counters, failures: Failures | None, in_flight: InFlight) -> None:
+        """`failures`: None: the engine has no way to end a request with an error."""
         self._node = node
         self._counters = counters
         self._failures = failures
@@ -155,7 +156,8 @@ class Consumer:
         arrival.phase = Phase.FAILING
         self._arrivals[arrival.key] = arrival
         self._failing.add(arrival.key)
-        self._failures.record(arrival.key, verdict, arrival.peer, arrival.mistake)
+        if self._failures is not None:
+            self._failures.record(arrival.key, verdict, arrival.peer, arrival.mistake)
         self.errors.add(arrival.key)
 
     def compute_here(self, key: str, reason: str) -> None:

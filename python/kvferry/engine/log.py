@@ -6,6 +6,7 @@ Clients and peers can cause lines at will: what they cause goes through `limited
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from functools import partialmethod
@@ -18,15 +19,20 @@ KEYS_MAX = 256
 
 class LimitedLogger:
     """Writes at most LINES_PER_S lines a second of each text and reason; the next one that is written says how many were
-    left out. Control characters, which a client's words may hold, become '?'. For use by one thread."""
+    left out. Control characters, which a client's words may hold, become '?'."""
 
     def __init__(self, to: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._to = to
         self._clock = clock
+        self._lock = threading.Lock()
         self._seconds: dict[tuple[str, str], list[float]] = {}
         """By text and reason: when its second began, the lines since, those left out."""
 
     def _log(self, level: int, text: str, *arguments: object, reason: str = "") -> None:
+        with self._lock:
+            self._log_one(level, text, *arguments, reason=reason)
+
+    def _log_one(self, level: int, text: str, *arguments: object, reason: str) -> None:
         now = self._clock()
         if (text, reason) not in self._seconds and len(self._seconds) >= KEYS_MAX:
             self._seconds.clear()
