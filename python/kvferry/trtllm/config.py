@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from kvferry.engine import config
 from kvferry.engine.config import ConfigError, Options
-from kvferry.engine.weights import WEIGHTS_ID
+from kvferry.engine.weights import WEIGHTS_ID, Weights
 
 VARIABLE = "KVFERRY_TRTLLM"
 """JSON, or the path of a file with it: TensorRT-LLM has no place for a connector's own options."""
@@ -55,11 +56,19 @@ class Config:
         self.staged_ttl_s = self._options.count(STAGED_TTL, STAGED_TTL_MS_DEFAULT) / 1000
         self.hold_ms = self.hold_ms_of(self.settings)
         self.mailbox = self.mailbox_of(self.settings)
+        try:
+            Weights(list, self.settings.get(WEIGHTS_ID))
+        except ValueError as error:
+            raise ConfigError(f"{VARIABLE}: {error}") from error
         check_engine(llm_args)
 
     @property
     def loads_into_blocks(self) -> bool:
         return self._rewinds and not self.is_prefill
+
+    @property
+    def is_v2(self) -> bool:
+        return getattr(self.args.kv_cache_config, "use_kv_cache_manager_v2", False) is True
 
     @property
     def ranks(self) -> int:
@@ -93,8 +102,8 @@ class Config:
 
 def default_mailbox() -> str:
     """Of a user's only decode engine on this host."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/kvferry-{os.geteuid()}"
-    return os.path.join(base, "kvferry-mailbox")
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return os.path.join(base, f"kvferry-{os.geteuid()}", "mailbox")
 
 
 def check_engine(args: Any) -> None:
@@ -109,6 +118,8 @@ def check_engine(args: Any) -> None:
     cache = args.kv_cache_config
     if getattr(cache, "host_cache_size", None):
         raise ConfigError("kvferry needs all blocks in the GPU's pool: leave kv_cache_config.host_cache_size out")
+    if "fp4" in str(getattr(cache, "dtype", "")).lower():
+        raise ConfigError(f"kvferry does not carry KV of type {cache.dtype}: its scales lie elsewhere")
     if getattr(cache, "enable_partial_reuse", False):
         raise ConfigError("kvferry offers whole blocks: set kv_cache_config.enable_partial_reuse to False")
     if getattr(cache, "max_attention_window", None):

@@ -18,11 +18,15 @@ from .config import VARIABLE, Config
 ENGINE = "tensorrt-llm"
 """Of its engines alone: how a kernel reads a block is its own."""
 NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
+OF_IMAGES = ("vision_config", "audio_config")
+OF_THE_MODEL = ("model_kwargs", "sparse_attention_config", "moe_config")
+"""Arguments that change what is computed, beside the model's own files."""
+QUANTIZATION_FILE = "hf_quant_config.json"
 LONG_ROPE = ("longrope", "su", "yarn", "dynamic")
 """Kinds of rope by which the longest sequence changes KV at every position, or may."""
 WEIGHT_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 
-UNSEEN = ("lora_task_id", "lora_weights", "lora_config", "prompt_embedding_table", "multimodal_embedding", "multimodal_hashes",
+UNSEEN = ("py_multimodal_data", "lora_task_id", "lora_weights", "lora_config", "prompt_embedding_table", "multimodal_embedding", "multimodal_hashes",
           "mrope_rotary_cos_sin", "position_ids", "encoder_tokens")
 """Of a request: what changes its KV, and whose content this adapter cannot see."""
 SALT_ID = "cache_salt_id"
@@ -45,6 +49,9 @@ class Model:
             self.config: dict[str, Any] = json.loads(text) if text else {}
         except (OSError, ValueError) as error:
             raise ConfigError(f"{folder / 'config.json'}: {error}") from error
+        for name in OF_IMAGES:
+            if self.config.get(name):  # V1 does not show what an image is that could not be hashed
+                raise ConfigError(f"kvferry does not carry the KV of multimodal models on TensorRT-LLM: config.json has {name}")
         if not self.config:
             raise ConfigError(f"kvferry needs the model's config.json: give TensorRT-LLM the folder of the model, not {folder}")
 
@@ -65,6 +72,16 @@ class Model:
     def head_size(self) -> int:
         heads = self._number("num_attention_heads", "n_head")
         return self._number("head_dim") or (self._number("hidden_size", "n_embd") // heads if heads else 0)
+
+    def dtype(self, given: str) -> str:
+        """TensorRT-LLM takes that of config.json unless it is given one."""
+        text = self.config.get("text_config") or self.config
+        name = given if given != "auto" else str(text.get("torch_dtype") or text.get("dtype") or "auto")
+        return name.removeprefix("torch.")
+
+    def quantization(self) -> str:
+        file = self.folder / QUANTIZATION_FILE if self.folder else None
+        return file.read_text() if file is not None and file.exists() else ""
 
     def positions(self) -> str:
         text = self.config.get("text_config") or self.config
@@ -87,15 +104,16 @@ def identity_fields(config: Config, model: Model) -> dict[str, str]:
     return {
         "engine": ENGINE,
         "config": _digest({name: value for name, value in model.config.items() if name not in NOT_OF_THE_MODEL}),
-        "quantization": _digest(vars(quantization) if hasattr(quantization, "__dict__") else quantization),
+        "quantization": _digest([vars(quantization) if hasattr(quantization, "__dict__") else quantization, model.quantization()]),
         "positions": model.positions(),
-        "dtype": str(args.dtype).removeprefix("torch."),
+        "overrides": _digest([str(getattr(args, name, None)) for name in OF_THE_MODEL]),
+        "dtype": model.dtype(str(args.dtype)),
         "kv_dtype": str(getattr(cache, "dtype", "auto")),
         "layers": str(model.layers),
         "kv_heads": str(model.kv_heads),
         "head_size": str(model.head_size),
         "attention": str(getattr(args, "attn_backend", "TRTLLM")),
-        "manager": "v2" if getattr(cache, "use_kv_cache_manager_v2", False) is True else "v1",
+        "manager": "v2" if config.is_v2 else "v1",
     }
 
 
@@ -105,10 +123,7 @@ class Prompts:
 
     def __init__(self, config: Config, model: Model) -> None:
         self._block_tokens = config.block_tokens
-        try:
-            self._weights = Weights(model.files, config.settings.get(WEIGHTS_ID))
-        except ValueError as error:
-            raise ConfigError(f"{VARIABLE}: {error}") from error
+        self._weights = Weights(model.files, config.settings.get(WEIGHTS_ID))
         self._weights.begin()
 
     def loaded(self) -> None:

@@ -15,6 +15,8 @@ MEMORY = {"cpu": _kvferry.MEMORY_HOST, "cuda": _kvferry.MEMORY_CUDA}
 KINDS = {"key": _kvferry.PART_KEYS, "value": _kvferry.PART_VALUES}
 """By KVCacheManagerV2's roles."""
 KEYS_AND_VALUES = ("key", "value")
+DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int8": 6, "uint8": 7}
+"""kvf_dtype by torch's names: parts of different types do not pair."""
 HEADS_OUTERMOST = ("TRTLLM",)
 """Backends of which it is known how a block lies: heads, then tokens (kvCacheUtils.h). Of others a rank's heads are one
 piece, so that P and D need equally many ranks."""
@@ -51,10 +53,14 @@ class Heads(NamedTuple):
     rows: int
 
 
+def check_heads(config: Config, model: Model) -> None:
+    if model.kv_heads < config.ranks or model.kv_heads % config.ranks:
+        raise LayoutError(f"kvferry needs KV heads that {config.ranks} ranks share evenly, and the model has {model.kv_heads}")
+
+
 def _heads(config: Config, model: Model, rank: int, part_bytes: int) -> Heads:
     total, ranks, tokens = model.kv_heads, config.ranks, config.block_tokens
-    if total < ranks or total % ranks:
-        raise LayoutError(f"kvferry needs KV heads that {ranks} ranks share evenly, and the model has {total}")
+    check_heads(config, model)
     mine = total // ranks
     if getattr(config.args, "attn_backend", "TRTLLM") not in HEADS_OUTERMOST:
         return Heads(1, rank, ranks, part_bytes, 1)
@@ -63,8 +69,8 @@ def _heads(config: Config, model: Model, rank: int, part_bytes: int) -> Heads:
     return Heads(mine, rank * mine, total, part_bytes // (mine * tokens), tokens)
 
 
-def _part(heads: Heads, layer: int, kind: int, group: int, region: int, offset: int, block_tokens: int) -> Part:
-    return Part(layer, kind, 0, group, 0, region, offset, heads.unit_bytes, heads.unit_bytes, heads.unit_bytes * heads.rows,
+def _part(heads: Heads, layer: int, kind: int, group: int, region: int, offset: int, block_tokens: int, dtype: int = 0) -> Part:
+    return Part(layer, kind, 0, group, dtype, region, offset, heads.unit_bytes, heads.unit_bytes, heads.unit_bytes * heads.rows,
                 heads.rows, block_tokens, heads.count, heads.first, heads.total)
 
 
@@ -74,15 +80,21 @@ def pool_of_tensor(tensor: Any, config: Config, model: Model, rank: int) -> Pool
     if len(shape) != 4 or shape[2] != len(KEYS_AND_VALUES):
         raise LayoutError(f"a pool of shape {shape} is not [blocks, layers, 2, heads x tokens x head size]: kvferry carries "
                           "keys and values, not latents")
-    if tensor.stride(0) != shape[1] * shape[2] * shape[3] or tensor.stride(3) != 1:
+    if tuple(tensor.stride()) != (shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1):
         raise LayoutError(f"a pool of strides {tuple(tensor.stride())} has no block in one piece")
+    check_heads(config, model)
+    expected = (model.layers, model.kv_heads // config.ranks * config.block_tokens * model.head_size)
+    if (shape[1], shape[3]) != expected:
+        raise LayoutError(f"a pool of {shape[1]} layers with {shape[3]} values each is not all of this rank's KV, which has {expected[0]} with "
+                          f"{expected[1]}: kvferry does not carry layers that differ, or scales beside them")
     if tensor.device.type not in MEMORY:
         raise LayoutError(f"the pool is on {tensor.device}, and kvferry carries memory of {' and '.join(MEMORY)}")
     memory, device = MEMORY[tensor.device.type], tensor.device.index or 0
     part_bytes = shape[3] * size
     block_bytes = shape[1] * shape[2] * part_bytes
     heads = _heads(config, model, rank, part_bytes)
-    parts = [_part(heads, layer, KINDS[role], 0, 0, (layer * 2 + index) * part_bytes, config.block_tokens)
+    parts = [_part(heads, layer, KINDS[role], 0, 0, (layer * 2 + index) * part_bytes, config.block_tokens,
+                   DTYPES.get(str(tensor.dtype).removeprefix("torch."), 0))
              for layer in range(shape[1]) for index, role in enumerate(KEYS_AND_VALUES)]
     region = Region(tensor.data_ptr(), block_bytes, block_bytes, shape[0], 1, 1, 0, memory, device)
     return Pool([region], parts, (heads.first, heads.count, heads.total), 1, shape[0], memory, device)
@@ -96,6 +108,8 @@ def pool_of_layout(layout: Any, config: Config, model: Model, rank: int, memory:
     parts: list[Part] = []
     share = (0, 1, 1)
     for index, group in enumerate(layout.groups):
+        if group.layer_group_id != index:  # page ids come by that number
+            raise LayoutError(f"layer group {group.layer_group_id} is the {'first' if index == 0 else 'next'} of the pool's, where {index} was to be")
         if group.window_size is not None:
             raise LayoutError(f"layer group {group.layer_group_id} has a sliding window, which kvferry does not carry on TensorRT-LLM")
         for region, is_replicated in [*((one, False) for one in group.regions), *((one, True) for one in group.replicated_regions)]:
@@ -113,5 +127,9 @@ def pool_of_layout(layout: Any, config: Config, model: Model, rank: int, memory:
             regions.append(Region(region.base, region.stride, region.size, region.num_slots, 1, 1, index, memory, device))
     if not regions:
         raise LayoutError("the engine has no KV memory")
+    for kind, role in ((_kvferry.PART_KEYS, "key"), (_kvferry.PART_VALUES, "value")):
+        there = sorted(part.layer for part in parts if part.kind == kind)
+        if there != list(range(model.layers)):
+            raise LayoutError(f"the layers that have a {role!r} are {there}, not all {model.layers}: kvferry carries keys and values, not latents")
     blocks = min(region.blocks for region in regions)
     return Pool(regions, parts, share, len(layout.groups), blocks, memory, device)

@@ -12,10 +12,9 @@ NO_BLOCK = -1
 
 @dataclass
 class Copy:
-    """From staging to the pool, before the step's forward."""
+    """From staging to the pool, before the step's forward: of all of its requests, so that there is one a step."""
 
     number: int
-    request_id: int
     source: tuple[bytes, ...]
     destination: tuple[bytes, ...]
 
@@ -52,5 +51,5 @@ class Parked:
 class Step(Orders):
     """With the metadata of a step, the same on all ranks."""
 
-    copies: list[Copy] = field(default_factory=list)
+    copy: Copy | None = None
     parked: list[Parked] = field(default_factory=list)

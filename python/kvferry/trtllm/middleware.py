@@ -3,7 +3,7 @@ it is known that they will not be, or `hold_ms` have passed.
 
 It never tokenises. It knows the ticket by a header, or the prompt by the token ids in the request's body:
 
-    x-kvferry-ticket: kvf2.…              what the router has
+    x-kvferry-ticket: kvf3.…              what the router has
     x-kvferry-producer: p-host:7301       which prefill engine is to be asked, if it is not all
     {"prompt": [1, 5, …]}                 /v1/completions
     {"prompt_token_ids": [1, 5, …]}       /v1/chat/completions, as TensorRT-LLM's own orchestrator sends it
@@ -15,6 +15,7 @@ import base64
 import binascii
 import json
 from array import array
+from pathlib import Path
 from typing import Any
 
 from kvferry.engine.log import limited
@@ -23,10 +24,11 @@ from kvferry.engine.wrapping import wrap_methods
 
 from .config import Config, read_settings
 from .deposit import deposit_soon, question
+from .mailbox import LINE_BYTES_MAX, check_folder
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
 TICKET, PRODUCER = b"x-kvferry-ticket", b"x-kvferry-producer"
-BODY_BYTES_MAX = 8 << 20
+BODY_BYTES_MAX = LINE_BYTES_MAX
 """Of larger bodies the token ids are not looked for."""
 
 
@@ -60,6 +62,7 @@ class Tickets:
 
     async def _hold(self, asked: bytes) -> None:
         try:
+            check_folder(Path(self._mailbox))
             await deposit_soon(self._mailbox, asked, self._hold_ms)
         except (OSError, ValueError, KeyError, TimeoutError) as error:
             limited.warning("kvferry: a request goes to the engine without its blocks: mailbox %s: %s", self._mailbox, error)
@@ -73,7 +76,7 @@ def token_ids(body: bytes) -> tuple[list[int], str | None] | None:
         ids = array("i", base64.b64decode(packed, validate=True)).tolist() if packed else None
         ids = ids or asked.get("prompt_token_ids") or asked.get("prompt")
         array("I", ids)
-    except (ValueError, TypeError, AttributeError, OverflowError, binascii.Error):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, binascii.Error):
         return None
     salt = asked.get("cache_salt")
     return (ids, salt if isinstance(salt, str) else None) if isinstance(ids, list) and ids else None

@@ -55,17 +55,28 @@ def _first(name: str) -> Any:
     raise ModuleNotFoundError(f"TensorRT-LLM has {name} in neither of {' and '.join(PLACES)}")
 
 
-SchedulerBase, WorkerBase = _first("KvCacheConnectorScheduler"), _first("KvCacheConnectorWorker")
-
-
-def mpi() -> Any:
-    """mpi_rank(), mpi_broadcast() and mpi_allgather()."""
-    return importlib.import_module("tensorrt_llm._utils")
-
-
 def manager_class() -> Any:
     return _first("KvCacheConnectorManager")
 
 
 def request_state() -> Any:
     return importlib.import_module("tensorrt_llm.bindings").LlmRequestState
+
+
+def keeps_blocks_of_transfers() -> bool:
+    """Of requests that load or save, whatever becomes of them: older managers give them back when a request is cancelled, and
+    keep those that the prefix cache knows the prompt by in place of the request's own when it has finished."""
+    return hasattr(manager_class(), "has_pending_transfers")
+
+
+def says_what_it_drops() -> bool:
+    """A request whose offer or blocks are gone: else KVCacheManagerV2 drops some without a word."""
+    return hasattr(SchedulerBase, "request_reset") and hasattr(SchedulerBase, "cancel_load")
+
+
+SchedulerBase, WorkerBase = _first("KvCacheConnectorScheduler"), _first("KvCacheConnectorWorker")
+
+
+def mpi() -> Any:
+    """mpi_rank(), mpi_broadcast() and mpi_allgather()."""
+    return importlib.import_module("tensorrt_llm._utils")

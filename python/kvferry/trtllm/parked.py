@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvferry import _kvferry
-from kvferry.engine.consumer import Arrival, Consumer, InFlight, Phase
-from kvferry.engine.errors import Failures
+from kvferry.engine.consumer import Arrival, Phase
 from kvferry.engine.messages import pack_blocks
 
 from .mailbox import Done
 from .messages import NO_BLOCK, Parked
-from .staged import FAILED, LOADS_MAX, NOT_ASKED, REFUSED, SHORT
+from .offers import FAILED, NOT_ASKED, REFUSED, SHORT, Offers
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -43,41 +41,26 @@ class Offer(NamedTuple):
     tokens: int  # that are there once all is loaded
 
 
-class Parking(Consumer):
-    def __init__(self, node: Node, counters: Counters, failures: Failures, block_tokens: int, ttl_s: float) -> None:
-        super().__init__(node, counters, failures, InFlight(LOADS_MAX, 1 << 62))
-        self._block_tokens = block_tokens
+class Parking(Offers):
+    def __init__(self, node: Node, counters: Counters, block_tokens: int, ttl_s: float) -> None:
+        super().__init__(node, counters, block_tokens)
         self._ttl_s = ttl_s
         self._waiting: deque[Deposit] = deque()  # for the engine, the oldest first
         self._offers: dict[int, Offer] = {}
         self._parked: list[Parked] = []
         self._load_of: dict[int, int] = {}  # by the engine's request: one that it keeps waiting
         self._ended: list[int] = []
-        self._names = 0
 
     # ---- tickets ----
 
-    def deposit(self, ticket: str, done: Done) -> None:
-        status, prompt = self._node.ticket_prompt(ticket)
-        if prompt is None:
-            self._give_up(done, _kvferry.status_name(status))
-            return
-        self._names += 1
-        arrival = Arrival(f"parked-{self._names}", None, ticket=ticket, prompt=prompt)
-        self.open(arrival, 0, {})
-        if arrival.id == 0 or len(set(arrival.counts)) != 1:
-            self._give_up(done, REFUSED)
+    def take_up(self, arrival: Arrival, prompt: bytes, done: Done) -> None:
+        """Nothing is loaded before the engine has asked."""
+        if len(set(arrival.counts)) != 1:
+            self._forget(arrival)
+            self.give_up(done, REFUSED)
             return
         self._waiting.append(Deposit(prompt, arrival, time.monotonic() + self._ttl_s))
         done(arrival.counts[0] * self._block_tokens, "")
-
-    def _give_up(self, done: Done, reason: str) -> None:
-        self._counters.add("not_loaded", reason)
-        done(0, reason)
-
-    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
-        """The engine knows nothing of it, and computes the prompt."""
-        self._arrivals.pop(arrival.key, None)
 
     def _decide_early(self, arrival: Arrival, verdict: Verdict) -> None:
         """Its lease is lost before the engine has asked."""
@@ -98,7 +81,6 @@ class Parking(Consumer):
     # ---- what the engine's scheduler says ----
 
     def offer(self, request_id: int, prompt: bytes, computed: int) -> int:
-        """How many tokens after the `computed` first ones a load would bring: the only time that it asks for this request."""
         deposit = next((one for one in self._waiting if one.prompt == prompt and one.arrival.phase is Phase.OPEN
                         and one.arrival.key in self._arrivals), None)
         if deposit is None:
@@ -113,7 +95,6 @@ class Parking(Consumer):
         return tokens - computed
 
     def cut(self, request_id: int, start: int) -> None:
-        """The engine uses nothing of what was offered from this token on."""
         offer = self._offers.get(request_id)
         if offer is not None:
             self._offers[request_id] = offer._replace(tokens=max(offer.local, min(offer.tokens, start)))
@@ -124,7 +105,7 @@ class Parking(Consumer):
             self._let_go(offer.deposit, NOT_ASKED)
 
     def admit(self, request: Any, blocks: Sequence[Sequence[int]]) -> None:
-        """The request waits, with these blocks of each group, perhaps not all that were offered."""
+        """It waits from here on."""
         offer = self._offers.pop(request.request_id, None)
         if offer is None:
             return
@@ -143,7 +124,6 @@ class Parking(Consumer):
         return parked
 
     def finish(self, request_id: int) -> bool:
-        """The request has ended; whether something may still write to its blocks."""
         self.drop_offer(request_id)
         load_id = self._load_of.get(request_id)
         if load_id is None:
@@ -173,5 +153,4 @@ class Parking(Consumer):
 
     @property
     def is_idle(self) -> bool:
-        """There is no ticket."""
         return not (self._waiting or self._offers or self._load_of or self._by_id)

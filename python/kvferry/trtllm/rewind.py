@@ -11,25 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvferry import Recovery, _kvferry
-from kvferry.engine.config import ConfigError
 from kvferry.engine.log import limited
 from kvferry.engine.wrapping import wrap
 
-from .config import VARIABLE, Config
+from .config import Config
 from .layout import Pool
-from .messages import Parked
+from .messages import Parked, Step
 from .names import manager_class, mpi, request_state
 
 if TYPE_CHECKING:
     from .worker import Ranked
 
 REQUESTS_MAX = 4096
-
-def check_version() -> None:
-    if not hasattr(manager_class(), "has_pending_transfers"):
-        raise ConfigError(f'{VARIABLE}: loading = "rewind" needs a TensorRT-LLM that keeps the blocks of a cancelled request until '
-                          'its load has ended (KvCacheConnectorManager.has_pending_transfers): take loading = "staged"')
-
 
 class Rewinder:
     def __init__(self, config: Config, pool: Pool, rank: int, side: Ranked, scheduler: Any) -> None:
@@ -41,21 +34,27 @@ class Rewinder:
         self._block_tokens = config.block_tokens
         self._open: dict[int, Parked] = {}  # by load
         self._ended: set[int] = set()  # of these, those whose requests have ended
+        self._refused: list[tuple[Parked, int]] = []
         self._rewinds: dict[int, int] = {}  # by request: the tokens that are good
         install()
 
-    def park(self, parked: list[Parked]) -> None:
-        """The same on all ranks, in the same order."""
-        for one in parked:
+    def park(self, step: Step) -> None:
+        """The same on all ranks, in the same order. What the table does not take is not loaded: its request goes back to
+        what the engine has of it."""
+        for one in step.parked:
             status = self._table.admit(one.load_id, one.request_id, one.local_tokens, one.tokens, one.prompt_tokens, one.blocks)
-            if status != _kvferry.OK:
-                raise RuntimeError(f"kvferry: request {one.request_id} cannot be parked: {_kvferry.status_name(status)}")
-            self._open[one.load_id] = one
+            if status == _kvferry.OK:
+                self._open[one.load_id] = one
+                continue
+            reason = _kvferry.status_name(status)
+            limited.error("kvferry: request %d is not loaded: %s", one.request_id, reason, reason=reason)
+            step.load = [load for load in step.load if load.request_id != one.load_id]
+            self._refused.append((one, status))
 
     def exchange(self) -> tuple[list[int], list[int]]:
         """(requests that have ended and that nothing writes to, requests that may go on)."""
         if not self._open:
-            return [], []
+            return [], self._give_back()
         reports, released = self._side.take_found()
         ends = self._scheduler.take_ended_loads() if self._scheduler is not None else []
         everyone = mpi().mpi_allgather((reports, released, ends))
@@ -68,7 +67,16 @@ class Rewinder:
                 self._end(load_id)
             if self._scheduler is not None:
                 self._scheduler.take_found(rank, reports, released)
-        return self._act()
+        saved, loaded = self._act()
+        return saved, loaded + self._give_back()
+
+    def _give_back(self) -> list[int]:
+        refused, self._refused = self._refused, []
+        for one, status in refused:
+            self._rewinds[one.request_id] = one.local_tokens
+            if self._scheduler is not None:
+                self._scheduler.load_is_refused(one, status)
+        return [one.request_id for one, _ in refused]
 
     def _end(self, load_id: int) -> None:
         if load_id in self._open:
@@ -123,8 +131,7 @@ class Rewinder:
         request.context_current_position = tokens
         request.context_chunk_size = request.prompt_len - tokens
         request.py_num_connector_matched_tokens = max(0, tokens - local)
-        if tokens > 0:
-            request.set_prepopulated_prompt_len(tokens, self._block_tokens)
+        request.set_prepopulated_prompt_len(tokens, self._block_tokens)  # which moves to where it is told, but not to 0
 
 
 def install() -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 from kvferry.engine.channel import Hub
-from kvferry.engine.errors import Failures
 from kvferry.engine.log import logger
 from kvferry.engine.messages import News, NoIdentity, log_left_out
-from kvferry.engine.metrics import Counters, Data, Meter
+from kvferry.engine.metrics import Counters, Meter
 
 from .config import Config
 from .identity import Model, Prompts, identity_fields
 from .layout import Pool
 from .finder import Finder
 from .mailbox import MALFORMED, Done, Mailbox
-from .messages import Between, Handover, Step
+from .messages import Between, Handover, Parked, Step
 from .names import SchedulerBase
+from .offers import Offers
 from .parked import Parking
 from .prefill import Producer
 from .staged import Staged
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 IDLE_S = 0.25
 """How often what has grown old is looked for."""
+NUMBERS_S = 60.0
+"""How often the log has what has been counted since: TensorRT-LLM has no place for a connector's numbers."""
 
 _schedulers: dict[int, KVFerryScheduler] = {}
 """By the id of the arguments that the first rank's worker has, too: it opens them."""
@@ -48,10 +52,9 @@ class KVFerryScheduler(SchedulerBase):
         self._prompts = Prompts(self._config, self._model)
         self._lock = threading.RLock()
         self._counters = Counters()
-        self._failures = Failures(500)
         self._node: Node | None = None
         self._producer: Producer | None = None
-        self._consumer: Staged | Parking | None = None
+        self._consumer: Offers | None = None
         self._mailbox: Mailbox | None = None
         _schedulers[id(llm_args)] = self
 
@@ -66,12 +69,13 @@ class KVFerryScheduler(SchedulerBase):
             self._producer = Producer(node, self._prompts, self._counters, pool.blocks * pool.groups, config.block_tokens)
         else:
             if config.loads_into_blocks:
-                self._consumer = Parking(node, self._counters, self._failures, config.block_tokens, config.staged_ttl_s)
+                self._consumer = Parking(node, self._counters, config.block_tokens, config.staged_ttl_s)
             else:
-                self._consumer = Staged(node, self._counters, self._failures, config.block_tokens, pool.groups, staging_blocks,
+                self._consumer = Staged(node, self._counters, config.block_tokens, pool.groups, staging_blocks,
                                       config.staged_ttl_s)
             self._finder = Finder(node, self._counters, self._consumer.deposit)
         self._meter = Meter(node, "control", self._counters)
+        self._numbers_at = time.monotonic() + NUMBERS_S
         self._hub = Hub(node, config.ranks, self._take, self._look, self._idle_s)
         return self._hub.address
 
@@ -106,11 +110,22 @@ class KVFerryScheduler(SchedulerBase):
                         self._finder.on_event(event)
                     elif self._consumer is not None:
                         self._consumer.on_event(event)
+            if time.monotonic() > self._numbers_at:
+                self._say_numbers()
             if self._consumer is not None:
                 self._finder.ask_again()
                 self._consumer.settled()
                 self._consumer.forget_old()
                 self._send_loads(self._consumer)
+
+    def _say_numbers(self) -> None:
+        self._numbers_at = time.monotonic() + NUMBERS_S
+        data = self._meter.read()
+        counted = {} if data is None else data["counters"]
+        said = [f"{name}{f'/{reason}' if reason else ''} {count}" for name, reasons in sorted(counted.items())
+                for reason, count in sorted(reasons.items()) if count]
+        if said:
+            logger.info("kvferry: counted since the last such line: %s", ", ".join(said))
 
     def _send(self, orders: Handover) -> None:
         assert self._producer is not None
@@ -118,7 +133,7 @@ class KVFerryScheduler(SchedulerBase):
         if orders.publish or orders.end:
             self._hub.send(orders)
 
-    def _send_loads(self, consumer: Staged | Parking) -> None:
+    def _send_loads(self, consumer: Offers) -> None:
         if isinstance(consumer, Staged):  # else with the step's metadata
             orders = Between()
             consumer.fill(orders)
@@ -159,7 +174,7 @@ class KVFerryScheduler(SchedulerBase):
             tokens = 0 if self._consumer is None else self._offer(self._consumer, request, num_computed_tokens)
             return tokens, tokens > 0 and self._config.loads_into_blocks
 
-    def _offer(self, consumer: Staged | Parking, request: Any, computed: int) -> int:
+    def _offer(self, consumer: Offers, request: Any, computed: int) -> int:
         prompt = self._prompts.of_request(request)
         if isinstance(prompt, NoIdentity):
             log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", str(request.request_id), prompt.value)
@@ -179,7 +194,7 @@ class KVFerryScheduler(SchedulerBase):
         with self._lock:
             step = Step()
             if isinstance(self._consumer, Staged):
-                step.copies = self._consumer.take_copies()
+                step.copy = self._consumer.take_copy()
             elif self._consumer is not None:
                 self._consumer.fill(step)
                 step.parked = self._consumer.take_parked()
@@ -223,16 +238,17 @@ class KVFerryScheduler(SchedulerBase):
             assert self._consumer is not None
             self._consumer.take(News(rank, reports=reports, released=set(released)))
 
+    def load_is_refused(self, parked: Parked, status: int) -> None:
+        """By the ranks' tables: none of them has begun it."""
+        positions = sum(map(len, parked.blocks)) // array("I").itemsize
+        for rank in range(self._config.ranks):
+            self.take_found(rank, [_kvferry.report(parked.load_id, rank, positions, 0, status)], [parked.load_id])
+        self.load_is_over(parked.request_id)
+
     def load_is_over(self, request_id: int) -> None:
         with self._lock:
             assert isinstance(self._consumer, Parking)
             self._consumer.over(request_id)
-
-    # ---- for whoever asks ----
-
-    def stats(self) -> Data | None:
-        with self._lock:
-            return self._meter.read()
 
     def close(self) -> None:
         _schedulers.pop(id(self._config.args), None)
@@ -241,6 +257,5 @@ class KVFerryScheduler(SchedulerBase):
         if self._node is not None:
             self._hub.close()
             self._node.close()
-        self._failures.close()
 
 

@@ -11,26 +11,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvferry import _kvferry
-from kvferry.engine.consumer import Arrival, Consumer, InFlight
-from kvferry.engine.errors import Failures
+from kvferry.engine.consumer import Arrival
 from kvferry.engine.messages import pack_blocks
 
+from .mailbox import Done
 from .messages import NO_BLOCK, Copy
+from .offers import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Offers
 
 if TYPE_CHECKING:
     from kvferry import Node
-    from kvferry._kvferry import Verdict
     from kvferry.engine.metrics import Counters
-
-LATE, FULL, NOT_ASKED, SHORT, REFUSED, FAILED = (
-    "late", "staging_full", "not_asked_for", "no_longer_than_cached", "ticket_refused", "load_failed")
-"""Why a ticket's blocks are not used."""
-LOADS_MAX = 4096
 
 
 class Slots:
@@ -59,7 +54,7 @@ class Deposit:
 
     prompt: bytes
     tokens: int  # of its blocks; once it is ready, of those that are good
-    done: Callable[[int, str], None]  # to be called once, with the tokens that are ready, and else why there are none
+    done: Done
     slots: list[int] = field(default_factory=list)
     is_ready: bool = False
     until: float = 0.0  # by when the engine has to ask
@@ -73,11 +68,10 @@ class Offer(NamedTuple):
     end: int
 
 
-class Staged(Consumer):
-    def __init__(self, node: Node, counters: Counters, failures: Failures, block_tokens: int, groups: int, slots: int,
+class Staged(Offers):
+    def __init__(self, node: Node, counters: Counters, block_tokens: int, groups: int, slots: int,
                  ttl_s: float) -> None:
-        super().__init__(node, counters, failures, InFlight(LOADS_MAX, 1 << 62))
-        self._block_tokens = block_tokens
+        super().__init__(node, counters, block_tokens)
         self._groups = groups
         self._slots = Slots(slots)
         self._ttl_s = ttl_s
@@ -85,54 +79,32 @@ class Staged(Consumer):
         self._ready_since: deque[Deposit] = deque()  # those that wait for the engine, the oldest first
         self._offers: dict[int, Offer] = {}
         self._after: dict[int, int] = {}  # of loads that have not been told to the ranks
-        self._copies: list[Copy] = []
-        self._copy_number = 0
-        self._names = 0
-        self.copied_blocks = 0
+        self._sources: list[list[int]] = [[] for _ in range(groups)]
+        self._targets: list[list[int]] = [[] for _ in range(groups)]
+        """By group: blocks of the staging, and of the pool, of the step that comes."""
+        self._copies = 0  # that have been ordered
 
     # ---- tickets ----
 
-    def deposit(self, ticket: str, done: Callable[[int, str], None]) -> None:
-        """A ticket for a prompt that this engine will be asked for: it is loaded. `done` is called from here, or later."""
-        status, prompt = self._node.ticket_prompt(ticket)
-        if prompt is None:
-            self._give_up(Deposit(b"", 0, done), _kvferry.status_name(status))
-            return
-        self._names += 1
-        deposit = Deposit(prompt, 0, done)
-        arrival = Arrival(f"staged-{self._names}", deposit, ticket=ticket, prompt=prompt)
-        self.open(arrival, 0, {})
-        if arrival.id == 0:
-            self._give_up(deposit, REFUSED)
-            return
-        self._begin(arrival, deposit)
-
-    def _begin(self, arrival: Arrival, deposit: Deposit) -> None:
+    def take_up(self, arrival: Arrival, prompt: bytes, done: Done) -> None:
+        """It is loaded into as much of the staging as there is."""
         positions = arrival.counts[0]
         slots, after = self._slots.take(positions)
         if not slots or len(arrival.counts) != self._groups or set(arrival.counts) != {positions}:
             self._slots.give(slots, after)
             self._forget(arrival)
-            self._give_up(deposit, REFUSED if slots else FULL)
+            self.give_up(done, REFUSED if slots else FULL)
             return
         if len(slots) < positions:
             self._counters.add("not_loaded", FULL)
-        deposit.slots, deposit.tokens = slots, len(slots) * self._block_tokens
-        self._by_prompt.setdefault(deposit.prompt, deque()).append(deposit)
+        deposit = arrival.request = Deposit(prompt, len(slots) * self._block_tokens, done, slots)
+        self._by_prompt.setdefault(prompt, deque()).append(deposit)
         self._after[arrival.id] = after
         self.begin(arrival, deposit.tokens, pack_blocks([slots] * self._groups, NO_BLOCK, arrival.counts, [0] * self._groups))
 
     def take_after(self) -> dict[int, int]:
         after, self._after = self._after, {}
         return after
-
-    def _give_up(self, deposit: Deposit, reason: str) -> None:
-        self._counters.add("not_loaded", reason)
-        deposit.done(0, reason)
-
-    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
-        """The engine knows nothing of it, and computes the prompt."""
-        self._arrivals.pop(arrival.key, None)
 
     # ---- what has become of loads ----
 
@@ -180,10 +152,9 @@ class Staged(Consumer):
         self._unlist(deposit)
         self._slots.give(deposit.slots)
         deposit.slots = []
-        self._give_up(deposit, reason)
+        self.give_up(deposit.done, reason)
 
     def forget_old(self) -> None:
-        """What the engine has not asked for in time."""
         now = time.monotonic()
         while self._ready_since and (self._ready_since[0].until <= now or not self._is_waiting(self._ready_since[0])):
             deposit = self._ready_since.popleft()
@@ -199,7 +170,6 @@ class Staged(Consumer):
     # ---- what the engine's scheduler says ----
 
     def offer(self, request_id: int, prompt: bytes, computed: int) -> int:
-        """How many tokens after the `computed` first ones are there: the only time that it asks for this request."""
         deposit = next((one for one in self._by_prompt.get(prompt, ()) if one.is_ready), None)
         if deposit is None:
             if prompt in self._by_prompt:
@@ -216,17 +186,11 @@ class Staged(Consumer):
         return deposit.tokens - computed
 
     def cut(self, request_id: int, start: int) -> None:
-        """The engine uses nothing of what was offered from this token on."""
         offer = self._offers.get(request_id)
         if offer is not None:
             self._offers[request_id] = offer._replace(end=min(offer.end, -(-start // self._block_tokens)))
             if self._offers[request_id].end <= offer.first:
                 self.drop_offer(request_id)
-
-    def finish(self, request_id: int) -> bool:
-        """The request has ended; whether something may still write to its blocks."""
-        self.drop_offer(request_id)
-        return False
 
     def drop_offer(self, request_id: int) -> None:
         offer = self._offers.pop(request_id, None)
@@ -234,27 +198,29 @@ class Staged(Consumer):
             self._slots.give(offer.deposit.slots)
 
     def admit(self, request: Any, blocks: Sequence[Sequence[int]]) -> None:
-        """The request has these blocks of each group: they get their bytes before the step's forward."""
+        """They get their bytes before the step's forward."""
         offer = self._offers.pop(request.request_id, None)
         if offer is None:
             return
-        count = offer.end - offer.first
-        self._copy_number += 1
-        sources = [offer.deposit.slots[offer.first:offer.end]] * self._groups
-        targets = [ids[offer.first:offer.end] for ids in blocks]
-        counts, firsts = [count] * self._groups, [0] * self._groups
-        self._copies.append(Copy(self._copy_number, request.request_id, pack_blocks(sources, NO_BLOCK, counts, firsts),
-                                 pack_blocks(targets, NO_BLOCK, counts, firsts)))
-        self._slots.give(offer.deposit.slots, self._copy_number)
-        self.copied_blocks += count
+        for sources, targets, ids in zip(self._sources, self._targets, blocks):
+            there = ids[offer.first:offer.end]  # perhaps not all that were offered for
+            targets += there
+            sources += offer.deposit.slots[offer.first:offer.first + len(there)]
+        self._slots.give(offer.deposit.slots, self._copies + 1)
 
-    def take_copies(self) -> list[Copy]:
-        copies, self._copies = self._copies, []
-        return copies
+    def take_copy(self) -> Copy | None:
+        """Of the requests that have come to their blocks since the last one."""
+        if not any(self._targets):
+            return None
+        self._copies += 1
+        counts, firsts = [len(targets) for targets in self._targets], [0] * self._groups
+        copy = Copy(self._copies, pack_blocks(self._sources, NO_BLOCK, counts, firsts),
+                    pack_blocks(self._targets, NO_BLOCK, counts, firsts))
+        self._sources, self._targets = [[] for _ in counts], [[] for _ in counts]
+        return copy
 
     @property
     def is_idle(self) -> bool:
-        """No ticket has blocks of the staging."""
         return self._slots.free == self._slots.count
 
     @property

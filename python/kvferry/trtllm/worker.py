@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kvferry import Error, Point, Region, _kvferry
@@ -10,15 +12,15 @@ from kvferry import Staging as StagingMemory
 from kvferry.engine import worker
 from kvferry.engine.channel import Link
 from kvferry.engine.config import ConfigError
-from kvferry.engine.log import logger
+from kvferry.engine.log import limited, logger
 from kvferry.engine.messages import News
 
 from .config import VARIABLE, Config
 from .identity import Model, identity_fields
 from .layout import Pool, pool_of_layout, pool_of_tensor
 from .messages import Between, Handover, Step
-from .names import WorkerBase, mpi
-from .rewind import Rewinder, check_version
+from .names import WorkerBase, keeps_blocks_of_transfers, mpi, says_what_it_drops
+from .rewind import Rewinder
 from .scheduler import KVFerryScheduler, scheduler_of
 
 if TYPE_CHECKING:
@@ -55,12 +57,13 @@ class Ranked(worker.Worker):
     def copy_staged(self, step: Step, stream: Any) -> None:
         with self._lock:
             self._stream = stream
-            for copy in step.copies:
-                assert self._staging is not None
-                status = self._staging.copy(copy.number, copy.source, copy.destination, self.work_so_far())
-                if status != _kvferry.OK:
-                    # The engine counts on these blocks: there is no way to tell it otherwise.
-                    raise RuntimeError(f"kvferry: the device does not take copies: {_kvferry.status_name(status)}")
+            if step.copy is None:
+                return
+            assert self._staging is not None
+            status = self._staging.copy(step.copy.number, step.copy.source, step.copy.destination, self.work_so_far())
+            if status != _kvferry.OK:
+                # The engine counts on these blocks: there is no way to tell it otherwise.
+                raise RuntimeError(f"kvferry: the device does not take copies: {_kvferry.status_name(status)}")
 
     def remember(self, stream: Any) -> None:
         """All of the engine's work is given to this stream."""
@@ -110,7 +113,10 @@ class Ranked(worker.Worker):
         self._lease_of |= {request_id: lease_id for lease_id, request_id in orders.requests.items()}
         self.publish(orders)
         for ticket in orders.tickets if self._rank == 0 else ():
-            self.node.ticket_offer(ticket)
+            status = self.node.ticket_offer(ticket)
+            if status != _kvferry.OK:
+                reason = _kvferry.status_name(status)
+                limited.warning("kvferry: a prompt's ticket cannot be asked for: %s", reason, reason=reason)
 
     def _start_held(self) -> None:
         copied = 0 if self._staging is None else self._staging.copied()
@@ -141,13 +147,31 @@ class Ranked(worker.Worker):
                 self._staging.close()
 
 
+def _raise_any(errors: list[str]) -> None:
+    if any(errors):
+        raise ConfigError("; ".join(error for error in errors if error))
+
+
+def check_version(config: Config) -> None:
+    """What this TensorRT-LLM cannot be relied on for."""
+    if config.is_prefill and not keeps_blocks_of_transfers():
+        raise ConfigError(f'{VARIABLE}: role = "prefill" needs a TensorRT-LLM that keeps the blocks of a finished request until its '
+                          "connector has done with them (KvCacheConnectorManager.has_pending_transfers): this one is older")
+    if config.loads_into_blocks and not keeps_blocks_of_transfers():
+        raise ConfigError(f'{VARIABLE}: loading = "rewind" needs a TensorRT-LLM that keeps the blocks of a cancelled request until '
+                          'its load has ended (KvCacheConnectorManager.has_pending_transfers): take loading = "staged"')
+    if config.is_v2 and not says_what_it_drops():
+        raise ConfigError("kvferry needs a KVCacheManagerV2 that says which offers it drops (KvCacheConnectorScheduler.request_reset and "
+                          "cancel_load): set kv_cache_config.use_kv_cache_manager_v2 to False")
+
+
 class KVFerryWorker(WorkerBase):
     def __init__(self, llm_args: Any) -> None:
         super().__init__(llm_args)
         self._config = Config(llm_args)
         self._model = Model(self._config)
-        if self._config.loads_into_blocks:
-            check_version()
+        check_version(self._config)
+        self._link: Link | None = None
         self._side: Ranked | None = None
         self._rewinder: Rewinder | None = None
         self._step = Step()
@@ -160,8 +184,7 @@ class KVFerryWorker(WorkerBase):
 
     def register_kv_cache_layout(self, layout: Any) -> None:
         rank = mpi().mpi_rank()
-        memory, device = self._memory_of(layout)
-        self._open(rank, lambda: pool_of_layout(layout, self._config, self._model, rank, memory, device))
+        self._open(rank, lambda: pool_of_layout(layout, self._config, self._model, rank, *self._memory_of(layout)))
 
     @staticmethod
     def _memory_of(layout: Any) -> tuple[int, int]:
@@ -170,35 +193,45 @@ class KVFerryWorker(WorkerBase):
         return (_kvferry.MEMORY_CUDA if device.type == "cuda" else _kvferry.MEMORY_HOST), device.index or 0
 
     def _open(self, rank: int, describe: Any) -> None:
-        """No rank fails alone: what is wrong with one is raised by all."""
+        """No rank fails alone: whatever is wrong with one is raised by all."""
+        record, hub, wrong = b"", ("", ""), ""
         try:
-            found: tuple[str, Any] = ("", self._prepare(rank, describe()))
-        except (ConfigError, Error, OSError) as error:
-            found = (str(error), None)
-        hub = None
-        if rank == 0 and not found[0]:
-            try:
-                scheduler = scheduler_of(self._llm_args)
-                assert scheduler is not None, "TensorRT-LLM has made no KVFerryScheduler beside this"
-                self._scheduler: KVFerryScheduler = scheduler
-                hub = scheduler.open(self._pool, self._staging_blocks)
-            except (ConfigError, Error, OSError) as error:
-                found = (str(error), None)
-        everyone = mpi().mpi_allgather((found[0], found[1], hub))
-        errors = [f"rank {at}: {error}" for at, (error, _, _) in enumerate(everyone) if error]
-        if errors:
-            raise ConfigError("; ".join(errors))
+            record = self._prepare(rank, describe())
+            if rank == 0:
+                hub = self._open_scheduler(), socket.gethostname()
+        except Exception as error:
+            wrong = f"rank {rank}: {error if isinstance(error, (ConfigError, Error)) else repr(error)}"
+        everyone = mpi().mpi_allgather((record, hub, wrong))
+        _raise_any([wrong for _, _, wrong in everyone])
         assert self._side is not None
-        link_at = everyone[0][2]
-        joining = None
-        if rank == 0:
-            joining = threading.Thread(target=self._scheduler.join, args=([record for _, record, _ in everyone],))
-            joining.start()
-        self._link = Link(self._side.node, link_at, self._side.take_orders, self._side.look, self._side.is_busy)
-        if joining is not None:
-            joining.join()
+        try:
+            self._connect(rank, [record for record, _, _ in everyone], everyone[0][1])
+        except Exception as error:
+            wrong = f"rank {rank}: {error if isinstance(error, (ConfigError, Error)) else repr(error)}"
+        self._raise_all(wrong)
         if self._config.loads_into_blocks:
             self._rewinder = Rewinder(self._config, self._pool, rank, self._side, self._scheduler if rank == 0 else None)
+
+    def _raise_all(self, wrong: str) -> None:
+        _raise_any(mpi().mpi_allgather(wrong))
+
+    def _connect(self, rank: int, records: list[bytes], hub: tuple[str, str]) -> None:
+        address, host = hub
+        if socket.gethostname() != host:
+            raise ConfigError(f"it is on {socket.gethostname()}, the first one on {host}: kvferry needs an engine's ranks on one host")
+        assert self._side is not None
+        with ThreadPoolExecutor(1) as beside:
+            joined = beside.submit(self._scheduler.join, records) if rank == 0 else None
+            self._link = Link(self._side.node, address, self._side.take_orders, self._side.look, self._side.is_busy)
+            if joined is not None:
+                joined.result()
+
+    def _open_scheduler(self) -> str:
+        scheduler = scheduler_of(self._llm_args)
+        if scheduler is None:
+            raise ConfigError("there is no KVFerryScheduler beside this KVFerryWorker: name both in kv_connector_config")
+        self._scheduler: KVFerryScheduler = scheduler
+        return scheduler.open(self._pool, self._staging_blocks)
 
     def _prepare(self, rank: int, pool: Pool) -> bytes:
         config = self._config
@@ -232,7 +265,7 @@ class KVFerryWorker(WorkerBase):
         if self._rewinder is None:
             self._side.copy_staged(step, stream)
         else:
-            self._rewinder.park(step.parked)
+            self._rewinder.park(step)
             self._side.start_parked(step, stream)
 
     def wait_for_layer_load(self, layer_idx: int, stream: Any) -> None:
@@ -257,8 +290,9 @@ class KVFerryWorker(WorkerBase):
             self._rewinder.rewind(requests)
 
     def close(self) -> None:
-        if self._side is not None:
+        if self._link is not None:
             self._link.close()
+        if self._side is not None:
             self._side.close()
 
 
