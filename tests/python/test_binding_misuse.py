@@ -18,9 +18,11 @@ MakeEngine = Callable[..., Engine]
 
 def test_the_stub_file_names_what_the_module_has() -> None:
     stub = Path(_kvferry.__file__).with_name("_kvferry.pyi").read_text()
-    node = stub.split("class Node:")[1].split("\ndef ")[0]
-    module = stub.replace(node, "")
-    assert set(re.findall(r"    def ([a-z]\w*)", node)) == {name for name in dir(_kvferry.Node) if name[0] != "_"}
+    module = stub
+    for kind in (_kvferry.Node, _kvferry.Staging, _kvferry.Recovery):
+        methods = re.split(r"\n(?:def|class) ", stub.split(f"class {kind.__name__}:")[1])[0]
+        module = module.replace(methods, "")
+        assert set(re.findall(r"    def ([a-z]\w*)", methods)) == {name for name in dir(kind) if name[0] != "_"}
     named = set(re.findall(r"^(?:def|class) (\w+)", module, re.M)) | set(re.findall(r"^(\w+): Final", module, re.M))
     assert named == {name for name in dir(_kvferry) if name[0] != "_"}
 

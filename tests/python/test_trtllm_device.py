@@ -61,7 +61,7 @@ def test_blocks_of_the_staging_are_used_again(world: World) -> None:
     stepping, loading = threading.Thread(target=d.step), threading.Thread(target=world.load, args=(second,))
     try:
         stepping.start()
-        until(lambda: d.scheduler._consumer._copy_number == 1, "the copy")
+        until(lambda: d.scheduler._consumer._copies == 1, "the copy")
         loading.start()
         until(lambda: d.scheduler._consumer._by_prompt, "the second one's load")
         time.sleep(0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from array import array
@@ -10,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kvferry import Publication, _kvferry
-from trtllm_world import BLOCK_TOKENS, BLOCKS, World, names, offerable, prompt, right_answer, until
+from kvferry import Node, Publication, Region, _kvferry
+from kvferry.engine.config import ConfigError
+from trtllm_world import BLOCK_TOKENS, BLOCKS, World, import_adapter, names, offerable, prompt, right_answer, until
 
 ANSWER_TOKENS = 4
 LENGTHS = (2, 4, 5, 9, 17, 30, 64)
@@ -41,6 +43,11 @@ def answer(world: World, d: Any, tokens: list[int], **identity: Any) -> int:
     return loaded(d, asked, tokens)
 
 
+def is_parked(d: Any, asked: int) -> bool:
+    manager = d.executors[0].manager
+    return asked in manager.new_async_requests.loading | manager.pending_async_requests.loading
+
+
 def loaded(d: Any, asked: int, tokens: list[int]) -> int:
     """What the engine has neither computed nor had."""
     return len(tokens) - d.counters[asked].computed - d.counters[asked].reused
@@ -62,6 +69,19 @@ def test_all_that_can_be_offered_is_loaded(world: World, manager: str, p_ranks: 
             assert world.load(tokens) == (offerable(length), "")
         assert answer(world, d, tokens) == offerable(length)
     assert reasons(d) == {}
+    world.all_is_back(p, d)
+
+
+@pytest.mark.parametrize(("p_ranks", "d_ranks"), [(1, 1), (2, 2), (1, 2), (4, 2)])
+def test_parts_that_all_ranks_have_are_loaded(world: World, p_ranks: int, d_ranks: int) -> None:
+    """An index beside keys and values, the same on every rank."""
+    p = world.prefill(ranks=p_ranks, manager="v2", has_index=True)
+    d = world.decode(ranks=d_ranks, manager="v2", has_index=True)
+    for seed in range(3):
+        tokens = prompt(seed, 30)
+        world.hand_over(p, tokens)
+        assert world.load(tokens) == (offerable(30), "")
+        assert answer(world, d, tokens) == offerable(30)
     world.all_is_back(p, d)
 
 
@@ -140,7 +160,7 @@ def test_a_missing_ticket_costs_a_prefill(world: World) -> None:
     world.all_is_back(p, d)
 
 
-@pytest.mark.parametrize("change", [lambda ticket: ticket[:-1] + ("A" if ticket[-1] != "A" else "B"), lambda ticket: "kvf2.",
+@pytest.mark.parametrize("change", [lambda ticket: ticket[:-1] + ("A" if ticket[-1] != "A" else "B"), lambda ticket: "kvf3.",
                                     lambda ticket: "", lambda ticket: "x" * 1000])
 def test_a_forged_ticket_is_refused(world: World, change: Any) -> None:
     p, d = world.prefill(), world.decode()
@@ -202,6 +222,25 @@ class _Request:
 
     def get_tokens(self, beam: int) -> list[int]:
         return self._tokens
+
+
+def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+    d = world.decode()
+    fields = {"config": "x", "dtype": "float32", "kv_dtype": "auto", "layers": "2", "kv_heads": "4", "head_size": "2", "layout": "LBHNC",
+              "attention": "FLASH_ATTN"}  # as kvferry.vllm's identity.py names them
+    other = Node({"listen": "127.0.0.1:0", "ranks": "1", "block_tokens": str(BLOCK_TOKENS)}, fields)
+    memory = (ctypes.c_uint8 * 4096)()
+    other.register([Region(ctypes.addressof(memory), 64, 64, 64, 1, 1, 0)])
+    other.set_ranks([other.address()])
+    tokens = prompt(1)
+    _, lease, _ = other.lease_reserve(4, 64)
+    assert lease is not None
+    _, ticket = other.ticket_make(lease, world.key(tokens), (array("I", range(4)).tobytes(),))
+    assert ticket is not None
+    assert world.deposit(ticket) == (0, "ticket_refused")
+    assert 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"' in capfd.readouterr().err
+    assert answer(world, d, tokens) == 0
+    other.close()
 
 
 # ---- what cannot be loaded ----
@@ -321,7 +360,7 @@ def test_a_paused_request_is_right(world: World, how: str, steps: int) -> None:
     asked = d.submit(tokens, ANSWER_TOKENS)
     for _ in range(steps):
         d.step()
-    while d.executors[0].manager.has_pending_transfers(asked):
+    while is_parked(d, asked):
         d.step()
     d.pause(asked, how)
     d.run()
@@ -433,14 +472,14 @@ def test_a_request_cancelled_under_way(world: World, monkeypatch: pytest.MonkeyP
     p, d = world.prefill(), None
     tokens = prompt(1, 30)
     lease = Unpublished(p, world.key(tokens), offerable(30) // BLOCK_TOKENS)
-    names.install(version)
-    monkeypatch.setattr("kvferry.trtllm.worker.check_version", lambda: None)
+    import_adapter(version)
+    monkeypatch.setattr("kvferry.trtllm.worker.check_version", lambda config: None)
     d = world.decode({"load_timeout_ms": 1500}, version=version)
     world.deposit(lease.ticket)
     asked = d.submit(tokens, ANSWER_TOKENS)
     d.step()
     d.step()
-    assert d.executors[0].manager.has_pending_transfers(asked)
+    assert is_parked(d, asked)
     d.cancel(asked)
     first = d.submit(prompt(9), ANSWER_TOKENS)  # with which cancels are looked at
     d.run(lambda: first in d.finished)
@@ -454,3 +493,43 @@ def test_a_request_cancelled_under_way(world: World, monkeypatch: pytest.MonkeyP
     for one, seed in zip(others, range(2, 5)):
         assert d.answers[one] == right_answer(prompt(seed, 70), 8)
     world.all_is_back(None, d)
+
+
+@REWIND
+def test_more_loads_than_a_rank_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' requests go back at once."""
+    p = world.prefill(ranks=2)
+    monkeypatch.setattr("kvferry.trtllm.rewind.REQUESTS_MAX", 1)
+    d = world.decode(ranks=2)
+    prompts = [prompt(seed, 30) for seed in range(3)]
+    for tokens in prompts:
+        world.hand_over(p, tokens)
+        assert world.load(tokens) == (offerable(30), "")
+    asked = [d.submit(tokens, ANSWER_TOKENS) for tokens in prompts]
+    d.run()
+    assert [d.answers[one] for one in asked] == [right_answer(tokens, ANSWER_TOKENS) for tokens in prompts]
+    assert sorted(loaded(d, one, tokens) for one, tokens in zip(asked, prompts)) == [0, 0, offerable(30)]
+    world.all_is_back(p, d)
+
+
+@pytest.mark.parametrize("version", [names.V1_0, names.V1_2], ids=["1.0", "1.2"])
+def test_versions_that_do_not_keep_blocks(world: World, version: Any) -> None:
+    """A prefill engine's blocks may be another request's while its lease lives; so may those of a cancelled load."""
+    with pytest.raises(ConfigError, match="needs a TensorRT-LLM that keeps the blocks of a finished request"):
+        world.prefill(version=version)
+    if world.loading == "rewind":
+        with pytest.raises(ConfigError, match="needs a TensorRT-LLM that keeps the blocks of a cancelled request"):
+            world.decode(version=version)
+
+
+@STAGED
+@pytest.mark.parametrize("version", [names.V1_0, names.V1_2], ids=["1.0", "1.2"])
+def test_old_versions_decode(world: World, version: Any) -> None:
+    """A P of today, a D of then; one version at a time is in a process."""
+    p = world.prefill()
+    tokens = prompt(1, 30)
+    world.hand_over(p, tokens)
+    ticket = world.ticket(tokens)
+    d = world.decode(version=version)
+    assert world.deposit(ticket) == (offerable(30), "")
+    assert answer(world, d, tokens) == offerable(30)

@@ -19,7 +19,7 @@ BOUND_S = 8.0
 """Of a request whose producer has failed: stall clocks and retries, and not the load's deadline of 30 s."""
 
 
-@pytest.fixture(params=["staged", "rewind"])
+@pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(tmp_path, monkeypatch, request.param)
     yield made
@@ -59,12 +59,20 @@ def stop(p: Any, which: list[int]) -> None:
         os.kill(ranks_of(p)[rank], signal.SIGSTOP)
 
 
-FAULTS: list[tuple[Callable[[Any, list[int]], None], list[int]]] = [(kill, [0]), (kill, [1]), (kill, [0, 1]), (stop, [1]),
-                                                                    (stop, [0, 1])]
+WAYS = [("staged", "tcp"), ("rewind", "local"), ("staged", "local"), ("rewind", "tcp")]
+FAULTS: list[tuple[Callable[[Any, list[int]], None], list[int]]] = [(kill, [0, 1]), (stop, [1]), (kill, [0]), (kill, [1]), (stop, [0, 1])]
+OFTEN = [(*WAYS[0], *FAULTS[0]), (*WAYS[1], *FAULTS[1]), (*WAYS[3], *FAULTS[1])]
+"""To start the processes is what takes long: the other pairs are for ./dev test --deep."""
 
 
-@pytest.mark.parametrize("transport", ["local", "tcp"])
-@pytest.mark.parametrize("ranks", [1, 2])
+def rows() -> list[Any]:
+    return [pytest.param(*way, *fault, id=f"{way[0]}-{way[1]}-{fault[0].__name__}-{fault[1]}",
+                         marks=() if (*way, *fault) in OFTEN else pytest.mark.deep) for way in WAYS for fault in FAULTS]
+
+
+@pytest.mark.parametrize(("world", "transport", "ranks"), [
+    ("staged", "tcp", 2), *(pytest.param(*row, marks=pytest.mark.deep) for row in (
+        ("rewind", "local", 2), ("staged", "local", 1), ("rewind", "tcp", 1), ("rewind", "tcp", 2)))], indirect=["world"])
 def test_processes_load(world: World, transport: str, ranks: int) -> None:
     p = world.prefill({"transports": transport}, processes=True, ranks=ranks)
     d = world.decode({"transports": transport}, processes=True, ranks=ranks, loop="overlap")
@@ -74,8 +82,7 @@ def test_processes_load(world: World, transport: str, ranks: int) -> None:
         assert answer(d, prompt(seed, TOKENS)) == offerable(TOKENS)
 
 
-@pytest.mark.parametrize("transport", ["local", "tcp"])
-@pytest.mark.parametrize(("fault", "which"), FAULTS)
+@pytest.mark.parametrize(("world", "transport", "fault", "which"), rows(), indirect=["world"])
 def test_a_producer_that_fails(world: World, transport: str, fault: Callable[[Any, list[int]], None], which: list[int]) -> None:
     """Between the ticket and the load; then another prompt, of which it has none, and once more."""
     p = world.prefill({"transports": transport}, processes=True, ranks=2)
@@ -98,6 +105,7 @@ def test_a_producer_that_fails(world: World, transport: str, fault: Callable[[An
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("world", ["rewind", pytest.param("staged", marks=pytest.mark.deep)], indirect=True)
 def test_a_producer_that_comes_again(world: World) -> None:
     """Its successor, at the same address, knows nothing of the ticket."""
     p, d = world.prefill(processes=True), world.decode(processes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import socket
@@ -50,6 +51,14 @@ def free_ports() -> int:
                 for rank in range(1, RANKS_MAX):
                     held.enter_context(socket.socket()).bind(("127.0.0.1", port + rank))
                 return port
+
+
+def import_adapter(version: names.Version) -> None:
+    """Anew, with this version's classes, as an engine does it."""
+    names.install(version)
+    for name in [name for name in sys.modules if (name + ".").startswith("kvferry.trtllm.")]:
+        del sys.modules[name]
+    importlib.import_module("kvferry.trtllm")
 
 
 def prompt(seed: int, tokens: int = 18) -> list[int]:

@@ -158,13 +158,24 @@ def _base(name: str, methods: frozenset[str], defaults: frozenset[str], version:
     return type(ABC)(name, (ABC,), body)
 
 
+class _Missing:
+    """In place of what a version does not have."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(self._name)
+
+
 def _connector_module(version: Version) -> types.ModuleType:
     module = types.ModuleType(version.path)
     module.KvCacheConnectorWorker = _base("KvCacheConnectorWorker", version.worker, version.worker_defaults, version)
     module.KvCacheConnectorScheduler = _base("KvCacheConnectorScheduler", version.scheduler, version.scheduler_defaults,
                                              version)
+    newer = {} if version.cancel_waits else {"has_pending_transfers": _Missing()}
     module.KvCacheConnectorManager = type("KvCacheConnectorManager", (KvCacheConnectorManager,),
-                                          {"__module__": version.path})
+                                          {"__module__": version.path} | newer)
     module.AsyncRequests = AsyncRequests
     newer = [(name, Any, None) for name in version.fields if name not in _FIELDS]
     place = {"__module__": version.path}
