@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/versions)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 engine-mutants:2 versions:2 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 trtllm:10 engine-mutants:2 versions:2 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -110,7 +110,7 @@ test_all() {
   test_c
   wait "$beside" || { tail -n 20 "$CACHE/logs/setup-all.log" >&2; die "the set-up failed"; }
   setup_all
-  pytest_step "Python tests" python tests/python tests/trtllm_engine
+  pytest_step "Python tests" python tests/python tests/trtllm_engine -m "not deep"
   pytest_step "the installed library" package tests/package -m "not deep"
   pytest_step "hosts on networks that fail" hosts tests/hosts -m "not deep"
   pytest_step "end to end, real engines" e2e tests/e2e -m "not deep" "${ELSEWHERE[@]}"
@@ -164,6 +164,13 @@ part_engines() {
   pytest_step "end to end, more engines" engines tests/e2e -m deep "${ELSEWHERE[@]}" --ignore tests/e2e/test_planted_bugs.py
   pytest_step "end to end, more shapes" more-shapes tests/e2e/topology -m deep
   pytest_step "end to end, what changes KV" content tests/e2e/content -m deep
+}
+
+part_trtllm() {
+  setup_all
+  build_fake_cuda
+  pytest_step "the adapter for TensorRT-LLM, more processes" trtllm tests/python/test_trtllm_processes.py -m deep
+  KVFERRY_TEST_SEEDS=2000 pytest_step "the adapter for TensorRT-LLM, 2,000 random schedules" trtllm-random tests/python/test_trtllm_random.py
 }
 
 part_engine-mutants() {
