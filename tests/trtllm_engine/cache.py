@@ -47,15 +47,26 @@ class LayerGroup:
         if self._index is not None:
             self._index[block, at, offset] = number * CODES + INDEX_CODE + layer
 
-    def numbers(self, layer: int, block: int) -> list[int]:
-        """Of the block's tokens; MIXED where K, V and the heads do not agree, or nothing was written."""
+    def number(self, layer: int, block: int, offset: int) -> int:
+        """Of one token; MIXED where K, V and the heads do not agree, or nothing was written."""
         at = self.layers.index(layer)
-        found = self._kv[block, at] - self._codes[at]
-        rows = found.transpose(2, 0, 1, 3).reshape(self.tokens_per_block, -1)
+        found = (self._kv[block, at, :, :, offset] - self._codes[at, :, :, 0]).ravel().tolist()
         if self._index is not None:
-            rows = np.concatenate([rows, (self._index[block, at] - INDEX_CODE - layer)[:, None]], 1)
+            found.append(float(self._index[block, at, offset]) - INDEX_CODE - layer)
+        low = found[0]
+        return int(low) // CODES if found.count(low) == len(found) and low >= 0 and low % CODES == 0 else MIXED
+
+    def numbers(self, blocks: Sequence[int]) -> list[int]:
+        """Of these blocks' tokens; MIXED where the layers do not agree, either."""
+        tokens = len(blocks) * self.tokens_per_block
+        rows = (self._kv[blocks] - self._codes).transpose(0, 4, 1, 2, 3, 5).reshape(tokens, -1)
+        if self._index is not None:
+            index = self._index[blocks] - (INDEX_CODE + np.array(self.layers))[:, None]
+            rows = np.concatenate([rows, index.transpose(0, 2, 1).reshape(tokens, -1)], 1)
         low, high = rows.min(1), rows.max(1)
-        return [int(a) // CODES if a == b and a >= 0 and a % CODES == 0 else MIXED for a, b in zip(low, high)]
+        there = np.repeat(np.array(blocks) != BAD_PAGE_INDEX, self.tokens_per_block)
+        good = there & (low == high) & (low >= 0) & (low % CODES == 0)
+        return [int(number) for number in np.where(good, low // CODES, MIXED)]
 
     def copy(self, source: int, target: int) -> None:
         self._device.stream.run(lambda: self.memory[target].copy_(self.memory[source]))

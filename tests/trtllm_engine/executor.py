@@ -14,7 +14,7 @@ from typing import Any
 
 from . import names
 from .arguments import make_arguments, refuse_after, refuse_before
-from .cache import BAD_PAGE_INDEX, Cache, LayerGroup, layout_of, pool_tensor
+from .cache import Cache, LayerGroup, layout_of, pool_tensor
 from .collectives import CollectiveMismatch, RuleBroken, Seat, sit
 from .device import open_device
 from .model import MIXED, NO_WORD, Shape, answer_of, kv_of
@@ -320,7 +320,7 @@ class Executor:
         table, size = tables[group.index], self.tokens_per_block
         number = request._identity.start()
         if begin > 0:
-            number = group.numbers(layer, table[(begin - 1) // size])[(begin - 1) % size]
+            number = group.number(layer, table[(begin - 1) // size], (begin - 1) % size)
         tokens = request._tokens[:request.prompt_len] + request._sampled
         for position in range(begin, end):
             number = kv_of(number, tokens[position])
@@ -339,13 +339,9 @@ class Executor:
         size = self.tokens_per_block
         for group in self.cache.groups:
             first = 0 if group.window is None else max(0, end - group.window)
-            for layer in group.layers:
-                for block in range(first // size, -(-end // size)):
-                    numbers = (group.numbers(layer, tables[group.index][block])
-                               if tables[group.index][block] != BAD_PAGE_INDEX else [MIXED] * size)
-                    for position in range(max(first, block * size), min(end, (block + 1) * size)):
-                        number = numbers[position - block * size]
-                        found[position] = number if found.get(position, number) == number else MIXED
+            numbers = group.numbers(tables[group.index][first // size:-(-end // size)])
+            for position, number in enumerate(numbers[first % size:][:end - first], first):
+                found[position] = number if found.get(position, number) == number else MIXED
         return found
 
     def _update_request_states(self, batch: Batch) -> None:

@@ -5,7 +5,7 @@ another layer, head or rank is no number.
 
 from __future__ import annotations
 
-import functools
+import itertools
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def right_answer(prompt: Sequence[int], tokens: int, cache_salt: str | None = No
                  multimodal: Hashable = None, window: int | None = None) -> list[int]:
     """What an engine by itself says. The window is of a model all of whose layers have one, the widest."""
     start = Identity(cache_salt, lora, multimodal).start()
-    numbers = [functools.reduce(kv_of, prompt[:1 + position], start) for position in range(len(prompt))]
+    numbers = list(itertools.accumulate(prompt, kv_of, initial=start))[1:]
     answer: list[int] = []
     for _ in range(tokens):
         first = max(0, len(numbers) - window) if window else 0
