@@ -9,7 +9,7 @@
 #include "sanitizer.h"
 
 #define BLOCK_BYTES 512u
-#define STRIDE_BYTES 1024u
+#define STRIDE_BYTES ((size_t)1024)
 #define POOL_BLOCKS 8u
 #define STAGED_BLOCKS 4u
 #define REGIONS 3u /* two of group 0, one of group 1 */
