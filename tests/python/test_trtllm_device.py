@@ -30,11 +30,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 @pytest.mark.parametrize("transport", ["local", "tcp"])
 @pytest.mark.parametrize("manager", ["v1", "v2"])
-@pytest.mark.parametrize("loop", ["plain", "overlap"])
-def test_blocks_go_from_gpu_to_gpu(world: World, transport: str, manager: str, loop: str) -> None:
+@pytest.mark.parametrize(("loop", "p_ranks", "d_ranks"), [("plain", 1, 1), ("overlap", 1, 1), ("overlap", 2, 4), ("plain", 4, 2)])
+def test_blocks_go_from_gpu_to_gpu(world: World, transport: str, manager: str, loop: str, p_ranks: int, d_ranks: int) -> None:
     settings = GPU | {"transports": transport}
-    p = world.prefill(settings, memory="cuda", manager=manager, loop=loop)
-    d = world.decode(settings, memory="cuda", manager=manager, loop=loop)
+    p = world.prefill(settings, memory="cuda", manager=manager, loop=loop, ranks=p_ranks)
+    d = world.decode(settings, memory="cuda", manager=manager, loop=loop, ranks=d_ranks)
     for seed in range(PROMPTS):
         tokens = prompt(seed, 30 + seed)
         world.hand_over(p, tokens)

@@ -72,7 +72,8 @@ def rows() -> list[Any]:
 
 @pytest.mark.parametrize(("world", "transport", "ranks"), [
     ("staged", "tcp", 2), *(pytest.param(*row, marks=pytest.mark.deep) for row in (
-        ("rewind", "local", 2), ("staged", "local", 1), ("rewind", "tcp", 1), ("rewind", "tcp", 2)))], indirect=["world"])
+        ("rewind", "local", 2), ("staged", "local", 1), ("rewind", "tcp", 1), ("rewind", "tcp", 2),
+        ("rewind", "local", 4), ("staged", "tcp", 4)))], indirect=["world"])
 def test_processes_load(world: World, transport: str, ranks: int) -> None:
     p = world.prefill({"transports": transport}, processes=True, ranks=ranks)
     d = world.decode({"transports": transport}, processes=True, ranks=ranks, loop="overlap")
