@@ -423,7 +423,7 @@ static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
       dial(peers, now_ns, peer);
     } else {
       peers->counters.fast_failures++;
-      answer_all(peers, peer, KVF_PEER_DOWN);
+      answer_all(peers, peer, peer->breaker.cause);
     }
   }
 }

@@ -593,7 +593,7 @@ FIND_TEST(a_malformed_answer_ends_the_session)
   kvf_core_on_frame(consumer(), world.now_ns, world.consumer.conn_id, KVF_FRAME_FOUND, garbage, sizeof(garbage));
   assert_hung_up(1);
   control_settle();
-  assert_int_equal(result_of(id), KVF_PEER_DOWN); /* its breaker is open by then */
+  assert_int_equal(result_of(id), KVF_PROTOCOL); /* which has opened its breaker */
   assert_none();
 }
 

@@ -178,6 +178,9 @@ CONTROL_TEST(silent_handshake_times_out)
   kvf_peer_notice notice = next_notice();
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
   assert_false(kvf_breaker_allows(&peer->breaker));
+  notice = ask_link(peer); /* which fails at once, for the same reason */
+  assert_int_equal(notice.kind, KVF_PEER_LINK);
+  assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
 }
 
 CONTROL_TEST(wrong_key_is_refused_by_both)
@@ -529,7 +532,7 @@ CONTROL_TEST(malformed_offer_ends_the_session)
   control_settle();
   assert_int_equal(world.consumer.closed_links, 1);
   assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_int_equal(ask_link(peer).status, KVF_PEER_DOWN); /* not at once */
+  assert_int_equal(ask_link(peer).status, KVF_PROTOCOL); /* not at once */
   control_advance(501);
   (void)ask_link(peer);
   control_dial(KVF_OK);
