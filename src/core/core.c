@@ -42,6 +42,12 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   return status == KVF_OK ? init_macs(context) : status;
 }
 
+const kvf_mac *kvf_core_macs(const kvf_core *core, size_t *count)
+{
+  *count = core->context.macs_count;
+  return core->context.macs;
+}
+
 /* The transports of the option `transports`, in its order. */
 static void list_transports(kvf_core *core)
 {

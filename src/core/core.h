@@ -98,6 +98,8 @@ kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
 KVF_MUST_USE kvf_status kvf_core_lease_ended(kvf_core *core, uint64_t lease_id, uint64_t ranks_mask);
 void kvf_core_drain(kvf_core *core);
 
+/* Of the node's keys, ours first: for tickets. They never change: any thread, without the lock. */
+const kvf_mac *kvf_core_macs(const kvf_core *core, size_t *count);
 /* A ticket did not decode, and is counted and logged: it goes no further. */
 void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns);
 /* `options` completed with the node's; NULL: the node's alone. Any thread, without the lock. */

@@ -112,21 +112,7 @@ static kvf_status open_keys(kvf_node *node, char *message)
       message[0] = '\0';
     }
   }
-  for (size_t i = 0; i < node->keys_count && status == KVF_OK; i++) {
-    status = kvf_mac_init(&node->macs[i], &node->keys[i]);
-    if (status != KVF_OK) {
-      (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "cannot set up the key: %s", kvf_status_name(status));
-    }
-  }
   return status;
-}
-
-static void close_keys(kvf_node *node)
-{
-  for (size_t i = 0; i < KVF_KEYS_MAX; i++) {
-    kvf_mac_free(&node->macs[i]);
-  }
-  kvf_forget(node->keys, sizeof(node->keys));
 }
 
 static void close_fence(kvf_node *node)
@@ -271,7 +257,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
     (void)pthread_mutex_destroy(&node->register_lock);
     (void)pthread_mutex_destroy(&node->lock);
     kvf_own_fd_close(node->event_fd);
-    close_keys(node);
+    kvf_forget(node->keys, sizeof(node->keys));
     free(node);
     return status;
   }
@@ -345,7 +331,7 @@ void kvf_node_close(kvf_node *node)
   (void)pthread_mutex_destroy(&node->lock);
   kvf_own_fd_close(node->event_fd);
   kvf_tls_context_free(node->tls.context);
-  close_keys(node);
+  kvf_forget(node->keys, sizeof(node->keys));
   kvf_log_sink_close(node->log);
   free(node);
 }

@@ -42,7 +42,6 @@ struct kvf_node {
   kvf_thread_cpus cpus;       /* the option thread_cpus */
   kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
   size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */
-  kvf_mac macs[KVF_KEYS_MAX]; /* of the keys, for tickets */
   kvf_tls_use tls;
   kvf_address address; /* as tickets name it; port 0: does not listen */
   kvf_log_sink *log;

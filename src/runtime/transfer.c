@@ -58,7 +58,8 @@ kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blo
   kvf_status status = kvf_core_ticket(node->core, lease, blocks, prompt, content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
-    status = kvf_ticket_encode(content, &node->macs[0], ticket, capacity, ticket_bytes);
+    size_t macs_count = 0;
+    status = kvf_ticket_encode(content, kvf_core_macs(node->core, &macs_count), ticket, capacity, ticket_bytes);
   }
   free(content); /* its block ids are borrowed */
   return status;
@@ -149,7 +150,9 @@ kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_by
   if (content == NULL) {
     return KVF_NO_MEMORY;
   }
-  kvf_status status = kvf_ticket_decode(ticket, ticket_bytes, node->macs, node->keys_count, content);
+  size_t macs_count = 0;
+  const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
+  kvf_status status = kvf_ticket_decode(ticket, ticket_bytes, macs, macs_count, content);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
     status = kvf_core_ticket_offer(node->core, now_ns, content, ticket, ticket_bytes);
@@ -193,13 +196,20 @@ kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id)
   return status;
 }
 
+static kvf_status decode_sources(const kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
+{
+  size_t macs_count = 0;
+  const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
+  return kvf_sources_decode(text, text_bytes, macs, macs_count, out);
+}
+
 kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ticket_bytes, kvf_prompt *out)
 {
   kvf_sources sources;
   if (ticket == NULL || out == NULL) {
     return KVF_INVALID;
   }
-  kvf_status status = kvf_sources_decode(ticket, ticket_bytes, node->macs, node->keys_count, &sources);
+  kvf_status status = decode_sources(node, ticket, ticket_bytes, &sources);
   if (status == KVF_OK) {
     *out = sources.tickets[0]->prompt;
     kvf_sources_free(&sources);
@@ -210,7 +220,7 @@ kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ti
 /* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
 static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
-  kvf_status status = kvf_sources_decode(text, text_bytes, node->macs, node->keys_count, out);
+  kvf_status status = decode_sources(node, text, text_bytes, out);
   if (status == KVF_BAD_TICKET) {
     uint64_t now_ns = kvf_node_enter(node);
     kvf_core_bad_ticket(node->core, now_ns);
