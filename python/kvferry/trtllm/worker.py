@@ -147,6 +147,10 @@ class Ranked(worker.Worker):
                 self._staging.close()
 
 
+def _mistake(rank: int, error: Exception) -> str:
+    return f"rank {rank}: {error if isinstance(error, (ConfigError, Error)) else repr(error)}"
+
+
 def _raise_any(errors: list[str]) -> None:
     if any(errors):
         raise ConfigError("; ".join(error for error in errors if error))
@@ -200,20 +204,17 @@ class KVFerryWorker(WorkerBase):
             if rank == 0:
                 hub = self._open_scheduler(), socket.gethostname()
         except Exception as error:
-            wrong = f"rank {rank}: {error if isinstance(error, (ConfigError, Error)) else repr(error)}"
+            wrong = _mistake(rank, error)
         everyone = mpi().mpi_allgather((record, hub, wrong))
         _raise_any([wrong for _, _, wrong in everyone])
         assert self._side is not None
         try:
             self._connect(rank, [record for record, _, _ in everyone], everyone[0][1])
         except Exception as error:
-            wrong = f"rank {rank}: {error if isinstance(error, (ConfigError, Error)) else repr(error)}"
-        self._raise_all(wrong)
+            wrong = _mistake(rank, error)
+        _raise_any(mpi().mpi_allgather(wrong))
         if self._config.loads_into_blocks:
             self._rewinder = Rewinder(self._config, self._pool, rank, self._side, self._scheduler if rank == 0 else None)
-
-    def _raise_all(self, wrong: str) -> None:
-        _raise_any(mpi().mpi_allgather(wrong))
 
     def _connect(self, rank: int, records: list[bytes], hub: tuple[str, str]) -> None:
         address, host = hub
