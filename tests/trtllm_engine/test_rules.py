@@ -327,6 +327,17 @@ def test_each_version_has_its_names(version: names.Version) -> None:
     assert [field.name for field in dataclasses.fields(module.RequestData)] == list(version.fields)
 
 
+def test_v1_gives_whoever_has_begun_what_it_was_promised(make: Make) -> None:
+    """GUARANTEED_NO_EVICT: a test cannot take these blocks away, either."""
+    engine = make("D", manager="v1")
+    engine.submit(prompt(1), 20)
+    engine.step()
+    engine.hold_blocks(BLOCKS)
+    engine.run()
+    assert engine.answers[1] == right_answer(prompt(1), 20)
+    drain(engine)
+
+
 def test_nothing_can_take_for_ever(make: Make) -> None:
     engine = make("D")
     engine.hold_blocks(BLOCKS)
