@@ -429,8 +429,8 @@ static const char *load_rank(world *w, uint32_t stage, uint32_t number)
   rank d;
   rank_open(w, &w->consumer, stage, number, &d);
   uint32_t count = make_items(w, items);
-  if (kvf_rank_shares(all_heads(w), w->producer.ranks, w->producer.dealt, splits_of(&w->consumer), d.split, shares,
-                      &shares_count) != KVF_OK) {
+  if (kvf_rank_shares(&d.pages.layout.share, w->producer.ranks, w->producer.dealt, d.split, shares, &shares_count) !=
+      KVF_OK) {
     wrong = "ranks that cannot be read from";
   }
   for (uint32_t i = 0; wrong == NULL && i < w->producer.stages * shares_count; i++) {

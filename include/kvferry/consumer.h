@@ -13,6 +13,9 @@
  * blocks. A source that is only slow is waited for. Each ticket must be genuine: one that is altered or forged spoils
  * the text. A genuine one that does not fit (another model or prompt, or a position that the first one has and it has
  * not) is left out, as a stale replica's may be; where none fits the text is refused as its first ticket would be.
+ *
+ * Replicas: where several ranks of a source have the same heads (MLA; fewer KV heads than ranks), loads take turns at
+ * them. When all sources have failed, each such source is tried once more, at other ranks of it.
  */
 #ifndef KVFERRY_CONSUMER_H
 #define KVFERRY_CONSUMER_H

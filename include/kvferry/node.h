@@ -56,9 +56,9 @@ typedef struct kvf_region {
  * process that is gone before its successor writes there. What is on devices is on one: each has a node of its own. A
  * transport that does not serve this kind of memory is left out, as the log says. KVF_EXISTS: registered already.
  * KVF_INVALID: a region is empty, or is not memory of its kind and device as the log says, block_bytes is not a
- * multiple of heads, regions disagree on heads_total, or a group has no region. KVF_LIMIT: more than KVF_REGIONS_MAX or
- * KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or one that the option require names, would be left out, or this
- * machine lacks what the kind of memory needs, as the log says. */
+ * multiple of heads, regions disagree on heads_total, the engine's ranks cannot share that evenly, or a group has no
+ * region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or one that the
+ * option require names, would be left out, or this machine lacks what the kind of memory needs, as the log says. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies

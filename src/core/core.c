@@ -185,7 +185,8 @@ kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
   if (core->pool.exists) {
     return KVF_EXISTS;
   }
-  kvf_status status = kvf_pool_set(&core->pool, &pages);
+  const kvf_config *config = &core->context.config;
+  kvf_status status = kvf_pool_set(&core->pool, &pages, config->rank, config->ranks);
   if (status != KVF_OK) {
     return status;
   }

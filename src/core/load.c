@@ -7,6 +7,7 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "core/hash.h"
+#include "core/load_sources.h"
 #include "wire/pages.h"
 
 #define KVF_NO_LINK 0u
@@ -70,14 +71,6 @@ struct kvf_slice {
   kvf_list idle;
 };
 
-/* What a load takes to go on from another source: a copy of what it was started with, in one allocation. */
-typedef struct load_others {
-  kvf_sources sources; /* all but the one that it began with */
-  uint32_t next;       /* to try */
-  const uint32_t *destination;
-  kvf_ticket tickets[]; /* and then the block ids of each, and of the destination */
-} load_others;
-
 typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_DECIDED, LOAD_RELEASED } load_state;
 
 struct kvf_open_load {
@@ -85,11 +78,11 @@ struct kvf_open_load {
   UT_hash_handle by_id; /* by report.request_id */
   uint64_t point;       /* that nothing is written before; 0: none, or it has come */
   load_state state;
-  kvf_report report;   /* complete when it is decided */
-  kvf_list event;      /* in kvf_loads.events while one of its is due */
-  bool outcome_due;    /* else an event that is due is its release */
-  kvf_list going_on;   /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
-  load_others *others; /* NULL: its ticket names no other source */
+  kvf_report report;        /* complete when it is decided */
+  kvf_list event;           /* in kvf_loads.events while one of its is due */
+  bool outcome_due;         /* else an event that is due is its release */
+  kvf_list going_on;        /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
+  kvf_load_sources *others; /* NULL: there is one attempt only */
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;
@@ -382,11 +375,6 @@ static uint64_t release_by_ns(const kvf_loads *loads, const kvf_open_load *load)
   return kvf_time_add(load->decided_ns, kvf_ms_to_ns(loads->context->config.release_timeout_ms));
 }
 
-static bool has_source_left(const kvf_open_load *load)
-{
-  return load->others != NULL && load->others->next < load->others->sources.count;
-}
-
 static void tell(kvf_loads *loads, kvf_open_load *load)
 {
   load->state = LOAD_DECIDED;
@@ -457,7 +445,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
     }
   }
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
-      has_source_left(load)) {
+      kvf_load_sources_has_next(load->others)) {
     load->state = LOAD_HELD;
     kvf_wheel_arm(&loads->context->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
@@ -468,9 +456,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
 
 static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  if (load->others != NULL) {
-    load->others->next = load->others->sources.count;
-  }
+  kvf_load_sources_end(load->others);
   if (load->state == LOAD_HELD) {
     load->report.status = KVF_ABORTED;
     tell(loads, load);
@@ -807,37 +793,6 @@ void kvf_loads_on_pong(kvf_peer *peer)
 
 /* ---- start: from the first source, then from others ---- */
 
-/* Copies what reading from the sources after the first needs. */
-static kvf_status keep_others(kvf_open_load *load, const kvf_sources *sources, const kvf_blocks *destination)
-{
-  const size_t positions = (size_t)kvf_ticket_all_positions(sources->tickets[0]); /* and so the destination's */
-  const uint32_t count = sources->count - 1;
-  load_others *others =
-      calloc(1, sizeof(*others) + count * sizeof(kvf_ticket) + (count + 1) * positions * sizeof(uint32_t));
-  if (others == NULL) {
-    return KVF_NO_MEMORY;
-  }
-  uint32_t *ids = (uint32_t *)(others->tickets + count);
-  if (positions > 0) {
-    memcpy(ids, destination->ids, positions * sizeof(ids[0]));
-  }
-  others->destination = ids;
-  others->sources.count = count;
-  for (uint32_t i = 0; i < count; i++) {
-    const kvf_ticket *ticket = sources->tickets[i + 1];
-    ids += positions;
-    if (positions > 0) {
-      memcpy(ids, ticket->ids, positions * sizeof(ids[0]));
-    }
-    others->tickets[i] = *ticket;
-    others->tickets[i].ids = ids;
-    others->sources.tickets[i] = &others->tickets[i];
-    others->sources.digests[i] = sources->digests[i + 1];
-  }
-  load->others = others;
-  return KVF_OK;
-}
-
 /* The wanted blocks that no earlier source has brought, by position and then group, so that the groups' prefixes grow
  * together. */
 static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix,
@@ -944,15 +899,16 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   }
 }
 
-/* Reads from this source what no earlier one has brought. */
-static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_ticket *ticket,
-                              uint64_t digest, const uint32_t *destination)
+/* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
+ * loads spread evenly over its replicas. */
+static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_load_source *source,
+                              const uint32_t *destination)
 {
-  const kvf_config *config = &loads->context->config;
+  const kvf_ticket *ticket = source->ticket;
   kvf_rank_share plan[KVF_RANKS_MAX];
   uint32_t count = 0;
-  kvf_status status =
-      kvf_rank_shares(loads->pool->heads_total, ticket->ranks, 1, config->ranks, config->rank, plan, &count);
+  const uint64_t turn = ticket->lease.id + loads->context->config.rank + source->is_again;
+  kvf_status status = kvf_rank_shares(&loads->pool->share, ticket->ranks, 1, turn, plan, &count);
   if (status == KVF_OK) {
     status = alloc_source(loads, load, count);
   }
@@ -963,7 +919,7 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
   load->groups = ticket->groups;
   load->items_count = list_items(ticket, destination, load->report.prefix, load->items);
   for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
-    status = fill_slice(loads, load, &load->slices[i], &plan[i], ticket, digest);
+    status = fill_slice(loads, load, &load->slices[i], &plan[i], ticket, source->digest);
   }
   if (status == KVF_OK) {
     begin(loads, now_ns, load);
@@ -971,6 +927,11 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
     drop_source(loads, now_ns, load);
   }
   return status;
+}
+
+static bool has_other_attempts(const kvf_loads *loads, const kvf_sources *sources)
+{
+  return sources->count > 1 || kvf_ranks_have_replicas(loads->pool->share.heads_total, sources->tickets[0]->ranks, 1);
 }
 
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
@@ -994,7 +955,9 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
-  kvf_status status = sources->count > 1 ? keep_others(load, sources, &spec->destination) : KVF_OK;
+  kvf_status status = has_other_attempts(loads, sources)
+                          ? kvf_load_sources_keep(sources, loads->pool, &spec->destination, &load->others)
+                          : KVF_OK;
   if (status == KVF_OK) {
     HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
     if (load->by_id.tbl == NULL) {
@@ -1032,14 +995,15 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (status != KVF_OK) {
     return status;
   }
-  status = read_source(loads, now_ns, open, good.tickets[0], good.digests[0], load->destination.ids);
+  const kvf_load_source first = {good.tickets[0], good.digests[0], false};
+  status = read_source(loads, now_ns, open, &first, load->destination.ids);
   if (status != KVF_OK) {
     load_free(loads, open);
   }
   return status;
 }
 
-/* Goes on from the next source that can be read from; false if there is none. */
+/* Goes on from the next source, or other ranks of one, that can be read from; false if there is none. */
 static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   char from[KVF_ADDRESS_TEXT_BYTES] = "";
@@ -1047,13 +1011,13 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     kvf_address_format(&load->slices[0].peer->key.address, from);
   }
   drop_source(loads, now_ns, load);
-  while (has_source_left(load)) {
-    uint32_t i = load->others->next++;
-    const kvf_ticket *ticket = load->others->sources.tickets[i];
-    if (read_source(loads, now_ns, load, ticket, load->others->sources.digests[i], load->others->destination) ==
-        KVF_OK) {
-      char to[KVF_ADDRESS_TEXT_BYTES];
-      kvf_address_format(&ticket->rank[0].address, to);
+  while (kvf_load_sources_has_next(load->others)) {
+    const kvf_load_source source = kvf_load_sources_next(load->others);
+    if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
+      char to[KVF_ADDRESS_TEXT_BYTES] = "";
+      if (load->slices_count > 0) {
+        kvf_address_format(&load->slices[0].peer->key.address, to);
+      }
       loads->stats.source_switches++;
       kvf_context_log(loads->context, now_ns, load->report.status,
                       load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,

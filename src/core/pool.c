@@ -15,12 +15,28 @@ void kvf_pool_free(kvf_pool *pool)
   pool->exists = false;
 }
 
-kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages)
+/* Regions without parts do not say where the rank's heads begin: the engine's ranks have them in turn. */
+static kvf_status share_of(const kvf_pages *pages, uint32_t rank, uint32_t ranks, kvf_share *share)
 {
-  const kvf_share share = kvf_pages_share(pages);
+  *share = kvf_pages_share(pages);
+  if (pages->layout.parts != NULL) {
+    return KVF_OK;
+  }
+  const uint32_t total = share->heads_total;
+  share->first_head = (uint32_t)((uint64_t)rank * total / ranks);
+  return total <= ranks || total % ranks == 0 ? KVF_OK : KVF_INVALID;
+}
+
+kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks)
+{
+  kvf_share share;
+  kvf_status status = share_of(pages, rank, ranks, &share);
+  if (status != KVF_OK) {
+    return status;
+  }
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
   pool->groups = 0;
-  pool->heads_total = share.heads_total;
+  pool->share = share;
   pool->is_device = false;
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
     const kvf_part part = kvf_pages_part(pages, i);

@@ -13,12 +13,13 @@ typedef struct kvf_pool {
   uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of the share in one block, over all parts of the group */
   uint32_t group_blocks[KVF_GROUPS_MAX];
   uint64_t *named[KVF_GROUPS_MAX]; /* scratch: a bit per block of the group, all 0 between calls */
-  uint32_t heads_total;
-  bool is_device; /* some of it is not the host's */
+  kvf_share share;                 /* this rank's */
+  bool is_device;                  /* some of it is not the host's */
 } kvf_pool;
 
-/* There are regions, and the pages are valid. KVF_NO_MEMORY: there is no pool then, as before. */
-KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages);
+/* There are regions, and the pages are valid. The engine has so many ranks, and this is one of them. KVF_INVALID: they
+ * cannot share the heads evenly. KVF_NO_MEMORY. There is no pool then, as before. */
+KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 /* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 

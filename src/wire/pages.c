@@ -776,48 +776,47 @@ static uint32_t first_rank_from(uint32_t heads_total, uint32_t ranks, uint32_t h
   return (uint32_t)(((uint64_t)head * ranks + heads_total - 1) / heads_total);
 }
 
-static uint32_t rank_to_read(uint32_t heads_total, uint32_t producer_ranks, uint32_t consumer_rank, uint32_t head)
+static uint32_t rank_to_read(uint32_t heads_total, uint32_t producer_ranks, uint64_t turn, uint32_t head)
 {
   if (producer_ranks <= heads_total) {
     return head / heads_per_rank(heads_total, producer_ranks);
   }
   uint32_t first = first_rank_from(heads_total, producer_ranks, head);
   uint32_t replicas = first_rank_from(heads_total, producer_ranks, head + 1) - first;
-  return first + consumer_rank % replicas;
+  return first + (uint32_t)(turn % replicas);
 }
 
-static kvf_status check_ranks(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt, uint32_t consumer_ranks,
-                              uint32_t consumer_rank)
+static kvf_status check_ranks(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt)
 {
-  if (heads_total == 0 || producer_ranks == 0 || dealt == 0 || consumer_rank >= consumer_ranks) {
+  if (own->heads == 0 || producer_ranks == 0 || dealt == 0 || own->first_head > own->heads_total ||
+      own->heads > own->heads_total - own->first_head) {
     return KVF_INVALID;
   }
-  if (producer_ranks > KVF_RANKS_MAX || consumer_ranks > KVF_RANKS_MAX) {
+  if (producer_ranks > KVF_RANKS_MAX) {
     return KVF_LIMIT;
   }
   uint32_t splits = producer_ranks / dealt;
-  if (producer_ranks % dealt != 0 || (splits < heads_total && heads_total % splits != 0) ||
-      (consumer_ranks < heads_total && heads_total % consumer_ranks != 0)) {
+  if (producer_ranks % dealt != 0 || (splits < own->heads_total && own->heads_total % splits != 0)) {
     return KVF_INCOMPATIBLE;
   }
   return KVF_OK;
 }
 
-kvf_status kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt, uint32_t consumer_ranks,
-                           uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count)
+kvf_status kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
+                           kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count)
 {
-  kvf_status status = check_ranks(heads_total, producer_ranks, dealt, consumer_ranks, consumer_rank);
+  kvf_status status = check_ranks(own, producer_ranks, dealt);
   if (status != KVF_OK) {
     return status;
   }
+  const uint32_t total = own->heads_total;
   const uint32_t splits = producer_ranks / dealt;
-  const uint32_t begin = first_head(heads_total, consumer_ranks, consumer_rank);
-  const uint32_t heads = heads_per_rank(heads_total, consumer_ranks);
   uint32_t written = 0;
-  for (uint32_t done = 0; done < heads;) {
-    uint32_t split = rank_to_read(heads_total, splits, consumer_rank, begin + done);
-    uint32_t remote = begin + done - first_head(heads_total, splits, split);
-    uint32_t together = smaller(heads_per_rank(heads_total, splits) - remote, heads - done);
+  for (uint32_t done = 0; done < own->heads;) {
+    uint32_t head = own->first_head + done;
+    uint32_t split = rank_to_read(total, splits, turn, head);
+    uint32_t remote = head - first_head(total, splits, split);
+    uint32_t together = smaller(heads_per_rank(total, splits) - remote, own->heads - done);
     for (uint32_t i = 0; i < dealt && written < KVF_RANKS_MAX; i++) {
       shares[written++] = (kvf_rank_share){split * dealt + i, remote, done, together};
     }

@@ -183,15 +183,20 @@ typedef struct kvf_rank_share {
 } kvf_rank_share;
 
 /* Which producer ranks a consumer rank reads from, and which heads of each, when the two engines are split over
- * different numbers of ranks. Rank r of T owns max(1, H/T) of H heads, from head floor(r*H/T) on; where T > H heads are
- * replicated. Where a producer's tokens are dealt to `dealt` ranks (1: they are not), neighbours share heads. Writes
- * the shares that together hold each of the consumer rank's heads (and each token of it) exactly once, by local_head;
- * where heads are replicated on the producer's side the consumer ranks spread over the replicas. `shares` and *count
- * are set on success only.
- * KVF_INVALID: a number is 0, consumer_rank is not below consumer_ranks. KVF_LIMIT: more than KVF_RANKS_MAX ranks.
- * KVF_INCOMPATIBLE: heads or tokens cannot be divided evenly over the ranks of one side. */
-KVF_MUST_USE kvf_status kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
-                                        uint32_t consumer_ranks, uint32_t consumer_rank,
+ * different numbers of ranks. `own` is the consumer rank's share. Rank r of T owns max(1, H/T) of H heads, from head
+ * floor(r*H/T) on; where T > H heads are replicated. Where a producer's tokens are dealt to `dealt` ranks (1: they are
+ * not), neighbours share heads. Writes the shares that together hold each of the consumer rank's heads (and each token
+ * of it) exactly once, by local_head. Where heads are replicated on the producer's side it is their turn-th replica,
+ * counted round. `shares` and *count are set on success only.
+ * KVF_INVALID: a number is 0, or heads that are not among the total. KVF_LIMIT: more than KVF_RANKS_MAX ranks.
+ * KVF_INCOMPATIBLE: heads or tokens cannot be divided evenly over the producer's ranks. */
+KVF_MUST_USE kvf_status kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
                                         kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count);
+
+/* Whether any of the producer's ranks holds the same heads and tokens as another one. */
+static inline bool kvf_ranks_have_replicas(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt)
+{
+  return producer_ranks / dealt > heads_total;
+}
 
 #endif

@@ -332,6 +332,63 @@ RANKS_TEST(unregistering_tries_no_other)
   assert_true(kvf_core_clear_memory(core(), world.now_ns));
 }
 
+/* ---- others of a source's ranks ---- */
+
+/* One source, all of whose ranks hold the same heads. Returns the rank that is read from. */
+static uint32_t begin_replicated(void)
+{
+  ranks_options options;
+  ranks_options_init(&options, RANKS_PRODUCERS, 1, 1);
+  options.config.load_timeout_ms = TIMEOUT_MS;
+  ranks_open(&options);
+  ranks_ticket(&tickets[0], ids[0], POSITIONS);
+  for (uint32_t i = 0; i < RANKS_PRODUCERS; i++) {
+    ranks_publish(i, &tickets[0]);
+  }
+  world.hold_reads = true;
+  assert_int_equal(start(1), KVF_OK);
+  uint32_t rank = 0;
+  while (rank < RANKS_PRODUCERS - 1 && reads_of(rank) == 0) {
+    rank++;
+  }
+  assert_int_equal(reads_of(rank), POSITIONS);
+  assert_int_equal(world.reads_count, POSITIONS);
+  return rank;
+}
+
+RANKS_TEST(another_replica_brings_the_rest)
+{
+  uint32_t rank = begin_replicated();
+  assert_int_equal(ranks_complete(rank, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(rank, 1, KVF_PEER_RESTARTED), 1);
+  assert_nothing_is_told();
+  rank = (rank + 1) % RANKS_PRODUCERS;
+  assert_int_equal(reads_of(rank), POSITIONS - 2);
+  assert_int_equal(ranks_complete(rank, POSITIONS, KVF_OK), POSITIONS - 2);
+  for (uint32_t position = 0; position < POSITIONS; position++) {
+    assert_true(ranks_holds(&tickets[0], 0, position));
+  }
+  assert_over(KVF_OK, POSITIONS);
+}
+
+RANKS_TEST(a_third_replica_is_not_tried)
+{
+  uint32_t rank = begin_replicated();
+  assert_int_equal(ranks_complete(rank, 1, KVF_LEASE_EXPIRED), 1);
+  rank = (rank + 1) % RANKS_PRODUCERS;
+  assert_int_equal(ranks_complete(rank, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(rank, 1, KVF_LEASE_EXPIRED), 1);
+  assert_over(KVF_LEASE_EXPIRED, 2);
+}
+
+RANKS_TEST(abort_at_a_replica_tries_no_other)
+{
+  (void)begin_replicated();
+  assert_int_equal(kvf_loads_abort(&core()->loads, world.now_ns, 1), KVF_OK);
+  ranks_settle();
+  assert_over(KVF_ABORTED, 0);
+}
+
 /* ---- sources that do not fit ---- */
 
 RANKS_TEST(source_of_another_layout_is_left_out)

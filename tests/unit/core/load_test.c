@@ -113,12 +113,47 @@ RANKS_TEST(each_rank_gets_its_heads)
   }
 }
 
+/* How often each of four producer ranks is read from by so many loads of each of two consumer ranks. */
+static void count_reads(uint32_t heads_total, uint32_t loads, uint32_t reads[RANKS_PRODUCERS])
+{
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    ranks_options options;
+    ranks_options_init(&options, RANKS_PRODUCERS, 2, heads_total);
+    options.consumer_rank = rank;
+    open_world(&options);
+    world.hold_reads = true;
+    for (uint32_t i = 0; i < loads; i++, ticket.lease.id++) {
+      assert_int_equal(ranks_load(&ticket, i), KVF_OK);
+      for (uint32_t k = 0; k < world.reads_count; k++) {
+        reads[world.path_producer[world.reads[k].link_id]]++;
+      }
+      assert_int_equal(kvf_loads_abort(&world.consumer.core.loads, world.now_ns, i), KVF_OK);
+      ranks_settle();
+      (void)outcome();
+      assert_released();
+    }
+  }
+}
+
+/* Heads that several ranks of the producer hold are read from each of them as often as from the others. */
+RANKS_TEST(loads_spread_over_replicas)
+{
+  static const uint32_t heads[] = {1, 2};
+  for (int h = 0; h < 2; h++) {
+    uint32_t reads[RANKS_PRODUCERS] = {0};
+    count_reads(heads[h], 1000, reads);
+    for (uint32_t i = 0; i < RANKS_PRODUCERS; i++) {
+      assert_int_equal(reads[i], 2 * 1000 / RANKS_PRODUCERS * POSITIONS);
+    }
+  }
+}
+
 RANKS_TEST(heads_that_do_not_divide_are_incompatible)
 {
   ranks_options options;
-  ranks_options_init(&options, 1, 1, 3);
-  options.consumer_ranks = 2;
+  ranks_options_init(&options, 2, 1, 2);
   open_world(&options);
+  world.consumer.core.pool.share = (kvf_share){0, 3, 3};
   assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
   assert_int_equal(ranks_peers_held(), 0);
   assert_int_equal(dialed(), 0);

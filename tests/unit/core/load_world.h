@@ -85,19 +85,16 @@ kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ti
 }
 
 /* The linker's name. NOLINTBEGIN(bugprone-reserved-identifier) */
-kvf_status __wrap_kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
-                                  uint32_t consumer_ranks, uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX],
-                                  uint32_t *count);
+kvf_status __wrap_kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
+                                  kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count);
 
-kvf_status __wrap_kvf_rank_shares(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt,
-                                  uint32_t consumer_ranks, uint32_t consumer_rank, kvf_rank_share shares[KVF_RANKS_MAX],
-                                  uint32_t *count)
+kvf_status __wrap_kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
+                                  kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count)
 {
-  (void)heads_total;
+  (void)own;
   (void)producer_ranks;
   (void)dealt;
-  (void)consumer_ranks;
-  (void)consumer_rank;
+  (void)turn;
   *count = w.starting->slices_count;
   for (uint32_t i = 0; i < *count; i++) {
     const world_slice *slice = &w.starting->slices[i];
@@ -237,6 +234,7 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
     kvf_list_init(&w.peer[i].slices.waiting);
   }
   kvf_wheel_init(&w.context.wheel, now_ns);
+  w.pool.share = (kvf_share){0, KVF_RANKS_MAX, KVF_RANKS_MAX}; /* no replicas */
   kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
   w.loads.readers = w.readers;
   w.loads.spread_bytes = w.spread_bytes;
