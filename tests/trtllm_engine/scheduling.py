@@ -124,8 +124,11 @@ class SchedulerV2(_Scheduler):
     the connector is asked once all the same. (kv_cache_manager_v2.py: prepare_context; kv-cache-connector.md)
     """
 
+    _has_preempted = False
+
     def schedule(self) -> Batch:
         batch, budget = Batch(), self._executor.arguments.max_num_tokens
+        self._has_preempted = False
         for request in self._generating():
             if request.state is LlmRequestState.GENERATION_IN_PROGRESS and budget > 0 and self._grow(request, batch):
                 batch.generation.append(request)
@@ -133,7 +136,17 @@ class SchedulerV2(_Scheduler):
         for request in self._in_context():
             if request.state is LlmRequestState.CONTEXT_INIT:
                 budget -= self._schedule_context(request, batch, budget)
+                if self._has_preempted:
+                    break
         return batch
+
+    def _preempt_for_pages(self, request: LlmRequest, batch: Batch) -> None:
+        """Else requests of which some chunks are computed could keep all pages from each other for ever. The pages are for
+        this one: nobody else is admitted in this iteration. (scheduler_v2.py: preempt_for_pages)"""
+        victim = self._victim(request, batch, started=True)
+        if victim is not None:
+            self.pause(victim, "preempt")
+            self._has_preempted = True
 
     def _grow(self, request: LlmRequest, batch: Batch) -> bool:
         """For one more token; who came last is preempted where there is no page."""
@@ -147,10 +160,12 @@ class SchedulerV2(_Scheduler):
             self.pause(victim, "preempt" if is_in else "rollback")
         return True
 
-    def _victim(self, request: LlmRequest, batch: Batch) -> LlmRequest | None:
+    def _victim(self, request: LlmRequest, batch: Batch, started: bool = False) -> LlmRequest | None:
         flying = self._executor.previous.all if self._executor.previous is not None else []
         for each in reversed(self._executor.active):
             is_busy = each is request or each in batch.all or each in flying
+            if started and each.state is LlmRequestState.CONTEXT_INIT and each.is_first_context_chunk:
+                continue
             if not is_busy and self._cache.has(each.request_id) and each.state in RUNNABLE:
                 return each
         return None
@@ -165,6 +180,8 @@ class SchedulerV2(_Scheduler):
         position = request.context_current_position
         chunk = 0 if self._is_deferred(name) else self._chunk(position, request, budget)
         if chunk == 0 or not self._cache.grow(name, position + chunk, position):
+            if chunk > 0:
+                self._preempt_for_pages(request, batch)
             if offer is not None and not offer.is_delivered:  # suspended: what was matched stays, and what was offered
                 self._cache.shrink(name, offer.start)
             return 0

@@ -338,6 +338,17 @@ def test_v1_gives_whoever_has_begun_what_it_was_promised(make: Make) -> None:
     drain(engine)
 
 
+@pytest.mark.parametrize("loop", ["plain", "overlap"])
+def test_prompts_in_chunks_do_not_keep_all_pages_from_each_other(make: Make, loop: str) -> None:
+    """All have begun, and none has what it takes to end: one gives its pages up."""
+    engine = make("D", manager="v2", loop=loop, chunk_tokens=2 * SIZE)
+    asked = {engine.submit(prompt(number, BLOCKS // 4 * SIZE), 1): number for number in range(8)}
+    engine.run(limit_s=5.0)
+    for one, number in asked.items():
+        assert engine.answers[one] == right_answer(prompt(number, BLOCKS // 4 * SIZE), 1)
+    drain(engine)
+
+
 def test_nothing_can_take_for_ever(make: Make) -> None:
     engine = make("D")
     engine.hold_blocks(BLOCKS)
