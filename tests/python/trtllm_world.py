@@ -40,17 +40,19 @@ SETTINGS = {"weights_id": "toy", "staging_bytes": 1 << 20}
 RANKS_MAX = 4
 
 
-def free_ports() -> int:
-    """The first of RANKS_MAX, one for each rank."""
+def free_ports(held: ExitStack) -> int:
+    """The first of RANKS_MAX, one for each rank. They are held: the system gives them to nobody else, and only who names one may
+    listen there, as SO_REUSEADDR of both allows."""
     while True:
-        with ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with suppress(OSError, OverflowError):
-                for rank in range(1, RANKS_MAX):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port + rank))
-                return port
+        with suppress(OSError, OverflowError), ExitStack() as row:
+            port = 0
+            for rank in range(RANKS_MAX):
+                one = row.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(("127.0.0.1", port + rank if port else 0))
+                port = port or int(one.getsockname()[1])
+            held.push(row.pop_all())
+            return port
 
 
 def import_adapter(version: names.Version) -> None:
@@ -85,7 +87,8 @@ class World:
         self.engines: list[Engine] = []
         self._processes: dict[Engine, bool] = {}
         self._nodes: list[Node] = []
-        self.port = free_ports()
+        self._ports = ExitStack()
+        self.port = free_ports(self._ports)
         self.mailbox = str(folder / "box")
         (folder / "config.json").write_text(json.dumps(MODEL))
 
@@ -192,3 +195,4 @@ class World:
             engine.close()
             for connector in connectors:
                 connector.close()
+        self._ports.close()
