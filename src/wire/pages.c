@@ -664,7 +664,7 @@ static kvf_box box_of(const kvf_chunk *chunk, const kvf_pair *pair, const kvf_tr
     outer = 1;
   }
   box.inner = (uint32_t)inner;
-  box.pieces = (uint32_t)(outer * inner);
+  box.pieces = heads.count == 0 ? 0 : (uint32_t)(outer * inner);
   return box;
 }
 
