@@ -23,7 +23,7 @@ void world_init(world *w)
   *w = (world){.layers = 1, .rounds = 2};
   for (int i = 0; i < 2; i++) {
     world_side *side = i == 0 ? &w->producer : &w->consumer;
-    *side = (world_side){.ranks = 1, .stages = 1, .dealt = 1, .deal_tokens = 1};
+    *side = (world_side){.ranks = 1, .dealt = 1, .deal_tokens = 1};
     for (uint32_t group = 0; group < WORLD_GROUPS; group++) {
       side->block_tokens[group] = 4;
       for (uint32_t block = 0; block < WORLD_BLOCKS; block++) {
@@ -50,6 +50,25 @@ static uint32_t at_least_one(uint32_t n)
 static uint32_t splits_of(const world_side *side)
 {
   return side->ranks / side->dealt;
+}
+
+static uint32_t stages_of(const world *w, const world_side *side)
+{
+  uint32_t count = 1;
+  for (uint32_t layer = 0; layer + 1 < w->layers; layer++) {
+    count += side->stage_ends >> layer & 1;
+  }
+  return count;
+}
+
+/* The layer that a stage begins with. */
+static uint32_t stage_begin(const world *w, const world_side *side, uint32_t stage)
+{
+  uint32_t layer = 0;
+  while (layer < w->layers && stage > 0) {
+    stage -= side->stage_ends >> layer++ & 1;
+  }
+  return stage > 0 ? w->layers : layer;
 }
 
 static uint32_t thing_heads(const world_side *side, const world_thing *thing)
@@ -151,8 +170,8 @@ static void lay_out(const world_side *side, const world_thing *thing, bool token
 static void rank_open(const world *w, const world_side *side, uint32_t stage, uint32_t number, rank *r)
 {
   memset(r, 0, sizeof(*r));
-  r->first_layer = w->layers * stage / side->stages;
-  r->end_layer = w->layers * (stage + 1) / side->stages;
+  r->first_layer = stage_begin(w, side, stage);
+  r->end_layer = stage + 1 < stages_of(w, side) ? stage_begin(w, side, stage + 1) : w->layers;
   r->dealt_rank = number % side->dealt;
   r->split = number / side->dealt;
   uint32_t count = 0;
@@ -349,17 +368,6 @@ static const char *check_sender(world *w, const kvf_chunk *chunk, rank *p, uint6
              : "the sender has another order";
 }
 
-static bool have_layers_in_common(const world *w, const rank *a, const rank *b)
-{
-  for (uint32_t i = 0; i < w->things_count; i++) {
-    uint32_t layer = w->things[i].layer;
-    if (layer >= a->first_layer && layer < a->end_layer && layer >= b->first_layer && layer < b->end_layer) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static const char *load_from(world *w, rank *p, const kvf_rank_share *share, rank *d, const kvf_transfer_item *items,
                              uint32_t count)
 {
@@ -369,9 +377,6 @@ static const char *load_from(world *w, rank *p, const kvf_rank_share *share, ran
   kvf_plan plan;
   uint64_t bytes = 0;
   kvf_status status = kvf_plan_make(&plan, pairs, &d->pages, &p->pages, message);
-  if (!have_layers_in_common(w, p, d)) {
-    return status == KVF_INCOMPATIBLE ? NULL : "ranks without a layer in common";
-  }
   if (status != KVF_OK) {
     return "two descriptions of one model do not pair";
   }
@@ -420,24 +425,54 @@ static const char *compare(const world *w, const rank *d, const kvf_transfer_ite
   return wrong;
 }
 
-static const char *load_rank(world *w, uint32_t stage, uint32_t number)
+static void open_nth(const world *w, const world_side *side, uint32_t n, rank *r)
+{
+  const uint32_t stages = stages_of(w, side);
+  rank_open(w, side, side->stages_inner ? n % stages : n / side->ranks,
+            side->stages_inner ? n / stages : n % side->ranks, r);
+}
+
+static kvf_holding holding_of(const rank *r)
+{
+  return kvf_pages_holding(&r->pages, 0, 1);
+}
+
+/* What the producer's ranks say of themselves, in its tickets. Returns how many there are. */
+static uint32_t describe_ranks(const world *w, kvf_rank_record records[KVF_RANKS_MAX])
+{
+  const uint32_t count = stages_of(w, &w->producer) * w->producer.ranks;
+  for (uint32_t i = 0; i < count; i++) {
+    rank p;
+    open_nth(w, &w->producer, i, &p);
+    records[i] = (kvf_rank_record){.rank = i, .layers = kvf_pages_layers(&p.pages), .dealt = w->producer.dealt};
+    rank_close(&p);
+  }
+  return count;
+}
+
+static const char *load_rank(world *w, uint32_t number)
 {
   kvf_transfer_item items[ITEMS_MAX];
+  kvf_rank_record records[KVF_RANKS_MAX];
   kvf_rank_share shares[KVF_RANKS_MAX];
+  char message[KVF_MESSAGE_BYTES_MAX];
   uint32_t shares_count = 0;
   const char *wrong = NULL;
   rank d;
-  rank_open(w, &w->consumer, stage, number, &d);
-  uint32_t count = make_items(w, items);
-  if (kvf_rank_shares(&d.pages.layout.share, w->producer.ranks, w->producer.dealt, d.split, shares, &shares_count) !=
+  open_nth(w, &w->consumer, number, &d);
+  const kvf_holding own = holding_of(&d);
+  const uint32_t count = make_items(w, items);
+  if (kvf_stage_shares(&d.pages, &own, records, describe_ranks(w, records), number, shares, &shares_count, message) !=
       KVF_OK) {
     wrong = "ranks that cannot be read from";
   }
-  for (uint32_t i = 0; wrong == NULL && i < w->producer.stages * shares_count; i++) {
+  for (uint32_t i = 0; wrong == NULL && i < shares_count; i++) {
     rank p;
-    rank_open(w, &w->producer, i / shares_count, shares[i % shares_count].rank, &p);
+    open_nth(w, &w->producer, shares[i].rank, &p);
     fill(w, &p);
-    wrong = load_from(w, &p, &shares[i % shares_count], &d, items, count);
+    const kvf_holding theirs = holding_of(&p);
+    wrong = kvf_rank_share_is_held(&shares[i], &own, &theirs) ? load_from(w, &p, &shares[i], &d, items, count)
+                                                              : "a rank that does not have what it is read for";
     rank_close(&p);
   }
   wrong = wrong == NULL ? compare(w, &d, items, count) : wrong;
@@ -449,8 +484,8 @@ const char *world_check(world *w)
 {
   const char *wrong = NULL;
   w->segments = 0;
-  for (uint32_t i = 0; wrong == NULL && i < w->consumer.stages * w->consumer.ranks; i++) {
-    wrong = load_rank(w, i / w->consumer.ranks, i % w->consumer.ranks);
+  for (uint32_t i = 0; wrong == NULL && i < stages_of(w, &w->consumer) * w->consumer.ranks; i++) {
+    wrong = load_rank(w, i);
   }
   return wrong;
 }
@@ -468,7 +503,8 @@ static void random_side(world *w, world_side *side, world_choose choose, void *c
   side->dealt = side->ranks >> choose(context, 3);
   side->dealt = choose(context, 3) == 2 ? at_least_one(side->dealt) : 1;
   side->deal_tokens = power(choose, context, 3);
-  side->stages = choose(context, 4) == 3 && w->layers > 1 ? 2 : 1;
+  side->stage_ends = choose(context, 4) == 3 ? choose(context, 1u << (w->layers - 1)) : 0;
+  side->stages_inner = side->stage_ends != 0 && choose(context, 4) == 3;
   side->placement = (world_placement)choose(context, 3);
   side->tokens_first = choose(context, 256);
   side->pad_bytes = choose(context, 3) == 2 ? 3 : 0;
@@ -517,10 +553,6 @@ static bool makes_sense(const world *w, const world_side *side)
         (side->block_tokens[thing->group] % side->deal_tokens != 0 || side->deal_tokens % thing->row_tokens != 0)) {
       return false;
     }
-    /* A stage with one of two groups would have no group 0. */
-    if (side->stages > 1 && thing->group > 0) {
-      return false;
-    }
   }
   return true;
 }
@@ -528,7 +560,7 @@ static bool makes_sense(const world *w, const world_side *side)
 void world_random(world *w, world_choose choose, void *context)
 {
   world_init(w);
-  uint32_t layers = 1 + choose(context, 3);
+  uint32_t layers = 1 + choose(context, 4);
   for (uint32_t layer = 0; layer < layers; layer++) {
     random_layer(w, layer, choose, context);
   }
@@ -546,7 +578,6 @@ void world_random(world *w, world_choose choose, void *context)
     world_side *side = i == 0 ? &w->producer : &w->consumer;
     if (!makes_sense(w, side)) {
       side->dealt = 1;
-      side->stages = makes_sense(w, side) ? side->stages : 1;
     }
   }
   w->rounds = 1 + choose(context, 2);

@@ -4,7 +4,7 @@
 #ifndef KVF_TESTS_PAGES_WORLD_H
 #define KVF_TESTS_PAGES_WORLD_H
 
-#include "wire/pages.h"
+#include "wire/rank_shares.h"
 
 #define WORLD_THINGS_MAX 8
 #define WORLD_GROUPS 3
@@ -32,9 +32,10 @@ typedef enum world_placement {
 } world_placement;
 
 typedef struct world_side {
-  uint32_t ranks; /* of a stage */
-  uint32_t stages;
-  uint32_t dealt; /* ranks that tokens are dealt to; 1: they are not */
+  uint32_t ranks;      /* of a stage */
+  uint32_t stage_ends; /* bit l: a stage of its pipeline ends with layer l; the last does anyway */
+  bool stages_inner;   /* ranks that follow each other are of different stages */
+  uint32_t dealt;      /* ranks that tokens are dealt to; 1: they are not */
   uint32_t deal_tokens;
   uint32_t block_tokens[WORLD_GROUPS];
   world_placement placement;

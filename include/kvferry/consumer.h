@@ -14,8 +14,8 @@
  * the text. A genuine one that does not fit (another model or prompt, or a position that the first one has and it has
  * not) is left out, as a stale replica's may be; where none fits the text is refused as its first ticket would be.
  *
- * Replicas: where several ranks of a source have the same heads (MLA; fewer KV heads than ranks), loads take turns at
- * them. When all sources have failed, each such source is tried once more, at other ranks of it.
+ * Replicas: where several ranks of a source have the same layers and heads (MLA; fewer KV heads than ranks), loads
+ * take turns at them. When all sources have failed, each such source is tried once more, at other ranks of it.
  */
 #ifndef KVFERRY_CONSUMER_H
 #define KVFERRY_CONSUMER_H
@@ -167,9 +167,10 @@ typedef struct kvf_load_params {
  * the library's until KVF_EVENT_RELEASED: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD)
  * comes by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status
  * and all that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks
- * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(). KVF_INVALID: no memory registered, a
- * block id out of range or named twice in its group, positions that do not fit the ticket, or a point that the
- * registered memory's kind does not know. KVF_EXISTS: a load of this request is not released yet. KVF_NO_RESOURCE:
+ * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(); KVF_INCOMPATIBLE also: the producer's
+ * ranks do not have this rank's layers, heads or tokens, as the log says. KVF_INVALID: no memory registered, a block id
+ * out of range or named twice in its group, positions that do not fit the ticket, or a point that the registered
+ * memory's kind does not know. KVF_EXISTS: a load of this request is not released yet. KVF_NO_RESOURCE:
  * loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small load over local
  * (option inline_bytes), which is mostly over by then: for spin_us at most, and where the core is shared, for one time
  * slice in 100 ms. */

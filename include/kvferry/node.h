@@ -76,14 +76,20 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
 
 /* ---- engine ---- */
 
-/* Writes this rank's address record (where it listens, its incarnation and rank), KVF_ADDRESS_BYTES_MAX bytes of room.
- * Opaque bytes for kvf_node_set_ranks() of the engine's control node. KVF_LIMIT: `capacity` is too small.
+/* Writes this rank's address record (where it listens, its incarnation and rank, and what layers the memory has that is
+ * registered), KVF_ADDRESS_BYTES_MAX bytes of room. Opaque bytes for kvf_node_set_ranks() of the engine's control node.
+ * Register first: a record made before says nothing of layers, and loads of an engine that is split by them, or that
+ * deals tokens, end with KVF_INCOMPATIBLE. KVF_LIMIT: `capacity` is too small.
  * KVF_INVALID: the node does not listen. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes);
 
 /* Tells the control node where its engine's ranks are: `ranks` records one after the other in `records`, the i-th
- * bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a restarted worker).
- * KVF_INVALID: not address records, or not exactly one for each of config->ranks ranks. */
+ * bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a restarted worker, other
+ * memory). Ranks with the same layers are a stage of the engine's pipeline, and share heads and tokens in the order of
+ * their numbers. All stages must have as many ranks and no layer in common, else loads from it end with
+ * KVF_INCOMPATIBLE.
+ * KVF_INVALID: not address records, not exactly one for each of config->ranks ranks, or not as many ranks in all of
+ * them that tokens are dealt to. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes,
                                                    size_t ranks);
 

@@ -5,8 +5,9 @@
  * parts may share a region's block (all layers of a page; keys beside values), and groups may share a region.
  *
  * Both engines describe their own memory; parts pair by {layer, kind, index}. They may differ in place, order (heads or
- * tokens outermost: the strides), block_tokens (multiples, either way), blocks, and in the heads that a rank has. What
- * they must agree on is compared when the ranks connect, else loads end with KVF_INCOMPATIBLE and the log names it.
+ * tokens outermost: the strides), block_tokens (multiples, either way), blocks, and in the layers and heads that a rank
+ * has: a stage of a pipeline has some of the layers, and perhaps no part of some group. What they must agree on is
+ * compared when the ranks connect, else loads end with KVF_INCOMPATIBLE and the log names it.
  */
 #ifndef KVFERRY_PART_H
 #define KVFERRY_PART_H
@@ -48,7 +49,7 @@ typedef struct kvf_part {
   uint32_t layer; /* of the whole model, whatever rank has it */
   kvf_part_kind kind;
   uint32_t index; /* where a layer has several of a kind, else 0 */
-  uint32_t group; /* KV group whose block ids name its blocks */
+  uint32_t group; /* KV group whose block ids name its blocks; those of a group without parts here name nothing */
   kvf_dtype dtype;
   uint32_t region;       /* that it lies in, by index */
   uint32_t offset_bytes; /* from the beginning of each block */

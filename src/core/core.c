@@ -214,6 +214,18 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   return true;
 }
 
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address)
+{
+  const kvf_context *context = &core->context;
+  kvf_rank_record record = {
+      .address = *address, .incarnation = context->incarnation, .rank = context->config.rank, .dealt = 1};
+  if (core->pool.exists) {
+    record.layers = core->pool.holding.layers;
+    record.dealt = core->pool.holding.deal.ranks;
+  }
+  return record;
+}
+
 kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count)
 {
   kvf_rank_record sorted[KVF_RANKS_MAX];
@@ -222,7 +234,8 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
     return KVF_INVALID;
   }
   for (uint32_t i = 0; i < count; i++) {
-    if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0) {
+    if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0 ||
+        records[i].dealt != records[0].dealt) {
       return KVF_INVALID;
     }
     seen |= UINT64_C(1) << records[i].rank;

@@ -73,6 +73,9 @@ KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome
 /* Ends all leases and aborts all loads; true once nothing is left of either, nor of sessions and links that knew of the
  * memory. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
+/* What kvf_node_address() says of a node that listens there. */
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address);
+/* As kvf_node_set_ranks(). */
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
 KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out);

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "core/hash.h"
 #include "core/load_sources.h"
-#include "wire/pages.h"
+#include "wire/rank_shares.h"
 
 #define KVF_NO_LINK 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
@@ -44,7 +44,9 @@ struct kvf_slice {
   kvf_open_load *load;
   kvf_peer *peer;        /* which it holds */
   kvf_fence_claim claim; /* what its fence must say */
-  kvf_rank_share share;  /* the heads that it reads, there and here */
+  kvf_rank_share share;  /* the heads and layers that it reads, there and here */
+  /* By group: of one head of one block, of its layers, at most. */
+  const uint64_t *head_bytes;
   kvf_slice_state state;
   uint32_t link_id;     /* that its next reads take */
   uint64_t chunk_bytes; /* of its chunks */
@@ -96,7 +98,8 @@ struct kvf_open_load {
   kvf_transfer_item *items;
   uint32_t slices_count;
   uint32_t slices_open;
-  kvf_slice *slices; /* and behind them their chunks, bitmaps and the items */
+  kvf_slice *slices; /* and behind them their chunks, bitmaps, sizes and the items */
+  uint64_t *sizes;   /* room for each slice's head_bytes */
   kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
   kvf_list ready_slices;
   uint32_t reads_in_flight;
@@ -127,9 +130,9 @@ static uint64_t stall_timeout_ns(const kvf_loads *loads)
 
 /* ---- chunks: which items a read takes, and what becomes of them ---- */
 
-static uint64_t item_bytes(const kvf_loads *loads, const kvf_slice *slice, uint32_t index)
+static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
 {
-  return loads->pool->head_bytes[slice->load->items[index].group] * slice->share.heads;
+  return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
 static uint64_t divided(uint64_t bytes, uint64_t by)
@@ -145,7 +148,7 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
   uint64_t bytes = 0;
   uint64_t largest = 1;
   for (uint32_t i = 0; i < slice->load->items_count; i++) {
-    uint64_t each = item_bytes(loads, slice, i);
+    uint64_t each = item_bytes(slice, i);
     bytes += each;
     largest = each > largest ? each : largest;
   }
@@ -159,7 +162,7 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 }
 
 /* Takes the first run of missing items, as long as the limits allow. */
-static void take_items(const kvf_loads *loads, kvf_slice *slice, kvf_load_chunk *chunk)
+static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
 {
   const uint32_t end = slice->load->items_count;
   uint32_t next = slice->first_missing;
@@ -170,10 +173,10 @@ static void take_items(const kvf_loads *loads, kvf_slice *slice, kvf_load_chunk 
   chunk->first = next;
   chunk->bytes = 0;
   do {
-    chunk->bytes += item_bytes(loads, slice, next);
+    chunk->bytes += item_bytes(slice, next);
     kvf_bitmap_set(slice->taken, next++);
   } while (next < end && next - chunk->first < KVF_CHUNK_ITEMS_MAX && !kvf_bitmap_get(slice->taken, next) &&
-           chunk->bytes + item_bytes(loads, slice, next) <= slice->chunk_bytes);
+           chunk->bytes + item_bytes(slice, next) <= slice->chunk_bytes);
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
   slice->first_missing = next;
@@ -189,7 +192,7 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   if (chunk->by_read.tbl == NULL) {
     return NULL;
   }
-  take_items(loads, slice, chunk);
+  take_items(slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->cancelled = false;
   chunk->verified = 0;
@@ -663,18 +666,39 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
   return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
 }
 
+/* What its ticket says of a rank may be older than its memory, and then blocks would be good of which a layer, head or
+ * token never comes. */
+static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
+{
+  const kvf_layers *layers = &slice->peer->holding.layers;
+  char address[KVF_ADDRESS_TEXT_BYTES];
+  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->holding)) {
+    return true;
+  }
+  kvf_address_format(&slice->peer->key.address, address);
+  kvf_context_log(loads->context, now_ns, KVF_INCOMPATIBLE, slice->peer->stat.id, KVF_LOG_WARN,
+                  "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
+                  "%u: not what its engine's ticket says",
+                  (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
+                  slice->peer->holding.share.first_head, slice->peer->holding.deal.rank,
+                  slice->peer->holding.deal.ranks);
+  return false;
+}
+
 void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status)
 {
   kvf_peer_slices *of_peer = &peer->slices;
   of_peer->asked = false;
   while (!kvf_list_is_empty(&of_peer->waiting)) {
     kvf_slice *slice = KVF_CONTAINER_OF(of_peer->waiting.next, kvf_slice, waiting);
-    if (status == KVF_OK) {
+    if (status != KVF_OK) {
+      decide(loads, now_ns, slice->load, slice, cause_of_refusal(slice, status));
+    } else if (!is_as_planned(loads, now_ns, slice)) {
+      decide(loads, now_ns, slice->load, slice, KVF_INCOMPATIBLE);
+    } else {
       assert(link_id != KVF_NO_LINK);
       kvf_list_remove(&slice->waiting);
       read_through(loads, slice, link_id);
-    } else {
-      decide(loads, now_ns, slice->load, slice, cause_of_refusal(slice, status));
     }
   }
 }
@@ -821,14 +845,15 @@ static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination
   return count;
 }
 
-/* The slices with their chunks, bitmaps and room for the items, in one allocation. */
+/* The slices with their chunks, bitmaps, sizes and room for the items, in one allocation. */
 static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
   const size_t chunks_each = loads->context->config.chunks_in_flight;
   const size_t words = kvf_bitmap_words(load->report.blocks);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
   const size_t bitmaps_at = chunks_at + slices_count * chunks_each * sizeof(kvf_load_chunk);
-  const size_t items_at = bitmaps_at + slices_count * 3 * words * sizeof(uint64_t);
+  const size_t sizes_at = bitmaps_at + slices_count * 3 * words * sizeof(uint64_t);
+  const size_t items_at = sizes_at + slices_count * KVF_GROUPS_MAX * sizeof(uint64_t);
   char *memory = calloc(1, items_at + load->report.blocks * sizeof(kvf_transfer_item));
   if (memory == NULL) {
     return KVF_NO_MEMORY;
@@ -837,6 +862,7 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
   uint64_t *bitmaps = (void *)(memory + bitmaps_at);
   load->slices = (void *)memory;
   load->slices_count = (uint32_t)slices_count;
+  load->sizes = (void *)(memory + sizes_at);
   load->items = (void *)(memory + items_at);
   for (size_t i = 0; i < slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
@@ -857,6 +883,30 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
     slice->wrong = slice->taken + words;
   }
   return KVF_OK;
+}
+
+static bool is_like(const kvf_rank_share *share, const kvf_layers *layers, uint32_t dealt)
+{
+  return share->layers.first == layers->first && share->layers.count == layers->count && share->dealt <= dealt;
+}
+
+/* Slices of a stage, which follow each other, have theirs in common. */
+static void measure_slices(const kvf_loads *loads, kvf_open_load *load)
+{
+  const kvf_pool *pool = loads->pool;
+  for (uint32_t i = 0; i < load->slices_count; i++) {
+    kvf_slice *slice = &load->slices[i];
+    const kvf_rank_share *share = &slice->share;
+    if (is_like(share, &pool->holding.layers, pool->holding.deal.ranks)) {
+      slice->head_bytes = pool->head_bytes;
+    } else if (i > 0 && is_like(share, &slice[-1].share.layers, slice[-1].share.dealt)) {
+      slice->head_bytes = slice[-1].head_bytes;
+    } else {
+      uint64_t *sizes = load->sizes + (size_t)i * KVF_GROUPS_MAX;
+      kvf_pool_head_bytes(pool, &share->layers, share->dealt, sizes);
+      slice->head_bytes = sizes;
+    }
+  }
 }
 
 /* What `part` of the ticket's blocks this slice reads, from a peer that it holds from here on. */
@@ -890,6 +940,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     return;
   }
   load->slices_open = load->slices_count;
+  measure_slices(loads, load);
   kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
@@ -897,6 +948,22 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
     wait_link(loads, now_ns, slice);
   }
+}
+
+static kvf_status plan_slices(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
+                              uint64_t turn, kvf_rank_share plan[KVF_RANKS_MAX], uint32_t *count)
+{
+  const kvf_pool *pool = loads->pool;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_status status =
+      kvf_stage_shares(&pool->pages, &pool->holding, ticket->rank, ticket->ranks, turn, plan, count, message);
+  if (status != KVF_OK) {
+    char address[KVF_ADDRESS_TEXT_BYTES];
+    kvf_address_format(&ticket->rank[0].address, address);
+    kvf_context_log(loads->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: %s: not to be loaded from %s: %s",
+                    (unsigned long long)load->report.request_id, kvf_status_name(status), address, message);
+  }
+  return status;
 }
 
 /* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
@@ -908,7 +975,7 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
   kvf_rank_share plan[KVF_RANKS_MAX];
   uint32_t count = 0;
   const uint64_t turn = ticket->lease.id + loads->context->config.rank + source->is_again;
-  kvf_status status = kvf_rank_shares(&loads->pool->share, ticket->ranks, 1, turn, plan, &count);
+  kvf_status status = plan_slices(loads, now_ns, load, ticket, turn, plan, &count);
   if (status == KVF_OK) {
     status = alloc_source(loads, load, count);
   }
@@ -931,7 +998,9 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
 
 static bool has_other_attempts(const kvf_loads *loads, const kvf_sources *sources)
 {
-  return sources->count > 1 || kvf_ranks_have_replicas(loads->pool->share.heads_total, sources->tickets[0]->ranks, 1);
+  const kvf_ticket *first = sources->tickets[0];
+  return sources->count > 1 ||
+         kvf_ranks_have_replicas(loads->pool->holding.share.heads_total, first->rank, first->ranks);
 }
 
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,

@@ -6,8 +6,8 @@
  *    │   └────────┤
  *    └────────────┴──► DECIDED (outcome event) ──► RELEASED (release event), and freed
  *
- * From a source it fetches blocks into this rank's memory in slices: one for each producer rank that has some of their
- * heads. A block is good when all slices have it.
+ * From a source it fetches blocks into this rank's memory in slices: one for each producer rank that is read some of
+ * their layers, heads or tokens. A block is good when all slices have it.
  *
  *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
  *               ▲            │ trouble               STOPPED: its load was decided before that

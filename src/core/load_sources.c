@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "wire/rank_shares.h"
+
 /* Room for `count` tickets and, behind them, the block ids of each and those of the destination. */
 static kvf_load_sources *alloc(uint32_t count, size_t positions)
 {
@@ -22,7 +24,8 @@ static void list_attempts(kvf_load_sources *kept, const kvf_pool *pool)
 {
   uint32_t replicated = 0;
   for (uint32_t i = 0; i < kept->sources.count; i++) {
-    if (kvf_ranks_have_replicas(pool->share.heads_total, kept->tickets[i].ranks, 1)) {
+    const kvf_ticket *ticket = &kept->tickets[i];
+    if (kvf_ranks_have_replicas(pool->holding.share.heads_total, ticket->rank, ticket->ranks)) {
       kept->replicated[replicated++] = i;
     }
   }

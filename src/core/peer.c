@@ -675,6 +675,8 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   }
   peer->welcome = welcome;
   peer->generation = welcome->generation;
+  peer->holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
+                                    welcome->rank, welcome->ranks);
   peer->memory_kinds = 0;
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory_kinds |= UINT32_C(1) << welcome->regions[i].memory;

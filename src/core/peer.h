@@ -111,6 +111,7 @@ struct kvf_peer {
   uint32_t stale_dials;       /* links in a row that could not be made, since its memory was another one */
   uint64_t stale;             /* a generation that it has given up since it was told; 0: none */
   uint32_t memory_kinds;      /* of its regions, a bit for each kvf_memory_kind */
+  kvf_holding holding;        /* of its memory */
   const char *said_transport; /* the last that the log has named; NULL: none */
   kvf_peer_link links[KVF_TRANSPORTS_MAX];
 };

@@ -10,50 +10,55 @@ void kvf_pool_free(kvf_pool *pool)
 {
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
     free(pool->named[group]);
-    pool->named[group] = NULL;
   }
-  pool->exists = false;
+  *pool = (kvf_pool){.exists = false};
 }
 
-/* Regions without parts do not say where the rank's heads begin: the engine's ranks have them in turn. */
-static kvf_status share_of(const kvf_pages *pages, uint32_t rank, uint32_t ranks, kvf_share *share)
+static uint64_t divided(uint64_t bytes, uint64_t by)
 {
-  *share = kvf_pages_share(pages);
-  if (pages->layout.parts != NULL) {
-    return KVF_OK;
+  return bytes / by + (bytes % by != 0);
+}
+
+void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX])
+{
+  const kvf_holding *own = &pool->holding;
+  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
+  for (uint32_t i = 0; i < kvf_pages_parts(&pool->pages); i++) {
+    const kvf_part part = kvf_pages_part(&pool->pages, i);
+    if (kvf_layers_have(layers, part.layer)) {
+      const uint64_t bytes = (uint64_t)part.unit_bytes * part.rows * part.heads;
+      const bool is_piece = part.block_tokens > 0 && dealt > own->deal.ranks;
+      block_bytes[part.group] += is_piece ? divided(bytes * own->deal.ranks, dealt) : bytes;
+    }
   }
-  const uint32_t total = share->heads_total;
-  share->first_head = (uint32_t)((uint64_t)rank * total / ranks);
-  return total <= ranks || total % ranks == 0 ? KVF_OK : KVF_INVALID;
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    out[group] = divided(block_bytes[group], own->share.heads);
+  }
 }
 
 kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks)
 {
-  kvf_share share;
-  kvf_status status = share_of(pages, rank, ranks, &share);
-  if (status != KVF_OK) {
-    return status;
+  const kvf_holding holding = kvf_pages_holding(pages, rank, ranks);
+  const uint32_t total = holding.share.heads_total;
+  if (pages->layout.parts == NULL && total > ranks && total % ranks != 0) {
+    return KVF_INVALID;
   }
-  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
-  pool->groups = 0;
-  pool->share = share;
-  pool->is_device = false;
+  memset(pool, 0, sizeof(*pool));
+  pool->pages = *pages;
+  pool->holding = holding;
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
     const kvf_part part = kvf_pages_part(pages, i);
     const uint32_t blocks = pages->regions[part.region].blocks;
-    bool first = block_bytes[part.group] == 0;
+    uint32_t *group_blocks = &pool->group_blocks[part.group];
     pool->is_device = pool->is_device || pages->regions[part.region].memory != KVF_MEMORY_HOST;
-    block_bytes[part.group] += (uint64_t)part.unit_bytes * part.rows * part.heads;
-    pool->group_blocks[part.group] =
-        first || blocks < pool->group_blocks[part.group] ? blocks : pool->group_blocks[part.group];
+    *group_blocks = *group_blocks == 0 || blocks < *group_blocks ? blocks : *group_blocks;
     pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
   }
-  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    pool->head_bytes[group] = (block_bytes[group] + share.heads - 1) / share.heads;
-  }
+  kvf_pool_head_bytes(pool, &holding.layers, 1, pool->head_bytes);
   for (uint32_t group = 0; group < pool->groups; group++) {
-    pool->named[group] = calloc(kvf_bitmap_words(pool->group_blocks[group]), sizeof(uint64_t));
-    if (pool->named[group] == NULL) {
+    const uint32_t blocks = pool->group_blocks[group];
+    pool->named[group] = blocks > 0 ? calloc(kvf_bitmap_words(blocks), sizeof(uint64_t)) : NULL;
+    if (blocks > 0 && pool->named[group] == NULL) {
       kvf_pool_free(pool);
       return KVF_NO_MEMORY;
     }
@@ -64,16 +69,19 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, u
 
 kvf_status kvf_pool_check_blocks(const kvf_pool *pool, const kvf_blocks *blocks)
 {
+  const bool may_lack_groups = pool->pages.layout.parts != NULL;
   size_t next = 0;
-  if (!pool->exists || blocks->groups == 0 || blocks->groups > pool->groups) {
+  if (!pool->exists || blocks->groups == 0 || blocks->groups > KVF_GROUPS_MAX ||
+      (blocks->groups > pool->groups && !may_lack_groups)) {
     return KVF_INVALID;
   }
   for (uint32_t group = 0; group < blocks->groups; group++) {
+    const bool has_memory = pool->group_blocks[group] > 0;
     for (uint32_t i = 0; i < blocks->counts[group]; i++, next++) {
       if (next >= KVF_BLOCKS_PER_LEASE_MAX) {
         return KVF_LIMIT;
       }
-      if (blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= pool->group_blocks[group]) {
+      if (has_memory && blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= pool->group_blocks[group]) {
         return KVF_INVALID;
       }
     }
@@ -91,7 +99,7 @@ static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destinat
       uint64_t *named = pool->named[group];
       for (uint32_t i = 0; i < destination->counts[group]; i++, next++) {
         uint32_t block = destination->ids[next];
-        if (block == KVF_BLOCK_NONE) {
+        if (block == KVF_BLOCK_NONE || pool->group_blocks[group] == 0) {
           continue;
         }
         twice = twice || (pass == 0 && kvf_bitmap_get(named, block));
@@ -108,7 +116,7 @@ static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destinat
 
 kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
-  if (!pool->exists || destination->groups != ticket->groups || ticket->groups != pool->groups ||
+  if (!pool->exists || destination->groups != ticket->groups || ticket->groups < pool->groups ||
       memcmp(destination->counts, ticket->counts, ticket->groups * sizeof(ticket->counts[0])) != 0 ||
       kvf_pool_check_blocks(pool, destination) != KVF_OK) {
     return KVF_INVALID;

@@ -308,8 +308,9 @@ kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *
   if (node->address.port == 0) {
     return KVF_INVALID;
   }
-  kvf_rank_record record = {
-      .address = node->address, .incarnation = *kvf_core_incarnation(node->core), .rank = node->config.rank};
+  uint64_t now_ns = kvf_node_enter(node);
+  const kvf_rank_record record = kvf_core_record(node->core, &node->address);
+  kvf_node_leave(node, now_ns);
   return kvf_rank_record_encode(&record, out, capacity, out_bytes);
 }
 

@@ -24,6 +24,24 @@ typedef struct kvf_region_layout {
   uint32_t memory; /* kvf_memory_kind; a newer peer may have one that is not among ours */
 } kvf_region_layout;
 
+/* Layers of a model, of which some may be missing. */
+typedef struct kvf_layers {
+  uint32_t first;
+  uint32_t count; /* from that one on; 0: there are none, or nobody knows */
+} kvf_layers;
+
+/* They are below KVF_LAYERS_MAX; and no layers have one form. */
+static inline bool kvf_layers_are_valid(const kvf_layers *layers)
+{
+  return layers->count == 0 ? layers->first == 0
+                            : layers->first < KVF_LAYERS_MAX && layers->count <= KVF_LAYERS_MAX - layers->first;
+}
+
+static inline bool kvf_layers_have(const kvf_layers *layers, uint32_t layer)
+{
+  return layer - layers->first < layers->count;
+}
+
 /* A registered region as its owner describes it to a peer. */
 kvf_region_layout kvf_region_layout_of(const kvf_region *region);
 

@@ -47,6 +47,19 @@ kvf_share kvf_pages_share(const kvf_pages *pages)
              : (kvf_share){.heads = pages->regions[0].heads, .heads_total = pages->regions[0].heads_total};
 }
 
+kvf_layers kvf_pages_layers(const kvf_pages *pages)
+{
+  uint32_t first = UINT32_MAX;
+  uint32_t last = 0;
+  const uint32_t parts = kvf_pages_parts(pages);
+  for (uint32_t i = 0; i < parts; i++) {
+    const uint32_t layer = kvf_pages_layer(pages, i);
+    first = smaller(layer, first);
+    last = layer > last ? layer : last;
+  }
+  return parts == 0 ? (kvf_layers){0} : (kvf_layers){first, last - first + 1};
+}
+
 static void name_part(const kvf_pages *pages, uint32_t i, char name[NAME_BYTES])
 {
   static const char *const kinds[] = {"KV", "keys", "values", "latent", "index", "scales", "state", "convolution"};
@@ -126,8 +139,7 @@ static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
     block_tokens[part->group] = part->block_tokens;
     groups |= UINT32_C(1) << part->group;
   }
-  /* Groups 0 to n-1 and no other: one less than a power of two. */
-  return (groups & (groups + 1)) == 0;
+  return true;
 }
 
 /* False: `bad` is what makes no sense. */
@@ -173,6 +185,15 @@ bool kvf_pages_are_valid(const kvf_pages *pages)
 static kvf_deal deal_of(const kvf_pages *pages)
 {
   return is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
+}
+
+kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
+{
+  kvf_holding holding = {kvf_pages_layers(pages), kvf_pages_share(pages), deal_of(pages)};
+  if (pages->layout.parts == NULL) {
+    holding.share.first_head = (uint32_t)((uint64_t)rank * holding.share.heads_total / ranks);
+  }
+  return holding;
 }
 
 static kvf_place place_of(const kvf_pages *pages, const kvf_part *part)
@@ -341,13 +362,13 @@ static kvf_status pair_all(pairing *p)
   return KVF_OK;
 }
 
-/* Between the first and the last layer that both have, all parts must be paired. */
-static kvf_status check_unpaired(const pairing *p, const kvf_pages *pages, const uint64_t *paired, const char *where)
+/* All parts must be paired from the other side's first layer to its last. */
+static kvf_status check_unpaired(const pairing *p, const kvf_pages *pages, const kvf_pages *other,
+                                 const uint64_t *paired, const char *where)
 {
-  const kvf_want *want = &p->plan->want;
+  const kvf_layers layers = kvf_pages_layers(other);
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
-    const kvf_part part = kvf_pages_part(pages, i);
-    if (part.layer - want->first_layer < want->layers && !kvf_bitmap_get(paired, i)) {
+    if (kvf_layers_have(&layers, kvf_pages_layer(pages, i)) && !kvf_bitmap_get(paired, i)) {
       char name[NAME_BYTES];
       name_part(pages, i, name);
       return kvf_fail(KVF_INCOMPATIBLE, p->message, "%s: %s only, or twice", name, where);
@@ -376,6 +397,16 @@ static kvf_status split_groups(pairing *p)
   return KVF_OK;
 }
 
+/* Groups of which a rank may be asked. One with parts may have none of a group that its engine has. */
+static uint32_t groups_of(const kvf_pages *pages)
+{
+  uint32_t groups = pages->layout.parts != NULL ? KVF_GROUPS_MAX : 0;
+  for (uint32_t i = 0; pages->layout.parts == NULL && i < pages->regions_count; i++) {
+    groups = pages->regions[i].group >= groups ? pages->regions[i].group + 1 : groups;
+  }
+  return groups;
+}
+
 kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local, const kvf_pages *remote,
                          char *message)
 {
@@ -391,19 +422,16 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
   *plan =
       (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote), .want = kvf_want_whole(0)};
   plan->want.deal = deal_of(local);
-  for (uint32_t i = 0; i < kvf_pages_parts(local); i++) {
-    uint32_t group = kvf_pages_part(local, i).group;
-    plan->groups_count = group >= plan->groups_count ? group + 1 : plan->groups_count;
-  }
+  plan->groups_count = groups_of(local);
   kvf_status status = pair_all(&p);
   if (status == KVF_OK && plan->pairs_count == 0) {
     status = kvf_fail(KVF_INCOMPATIBLE, message, "it has none of the layers that this rank has");
   }
   if (status == KVF_OK) {
-    status = check_unpaired(&p, remote, p.there, "there");
+    status = check_unpaired(&p, remote, local, p.there, "there");
   }
   if (status == KVF_OK) {
-    status = check_unpaired(&p, local, p.here, "here");
+    status = check_unpaired(&p, local, remote, p.here, "here");
   }
   kvf_share here = kvf_pages_share(local);
   if (status == KVF_OK && here.heads_total != plan->share.heads_total) {
@@ -612,7 +640,7 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
     }
     const kvf_plan_group *group = &plan->groups[item->group];
     if (block_bytes[item->group] == 0) {
-      continue; /* no layer of that group is on both ranks */
+      continue; /* no layer of that group is on both ranks: nothing moves */
     }
     if (item->local_block >= group->local_blocks || item->remote_block >= group->remote_blocks) {
       return KVF_INVALID;
@@ -756,72 +784,4 @@ size_t kvf_segments_next(kvf_segment_cursor *cursor, kvf_segment *out, size_t ca
     cursor->piece += whole ? 1 : 0;
   }
   return count;
-}
-
-/* ---- ranks ---- */
-
-static uint32_t heads_per_rank(uint32_t heads_total, uint32_t ranks)
-{
-  return heads_total > ranks ? heads_total / ranks : 1;
-}
-
-static uint32_t first_head(uint32_t heads_total, uint32_t ranks, uint32_t rank)
-{
-  return (uint32_t)((uint64_t)rank * heads_total / ranks);
-}
-
-/* The lowest rank whose heads begin at `head` or later. */
-static uint32_t first_rank_from(uint32_t heads_total, uint32_t ranks, uint32_t head)
-{
-  return (uint32_t)(((uint64_t)head * ranks + heads_total - 1) / heads_total);
-}
-
-static uint32_t rank_to_read(uint32_t heads_total, uint32_t producer_ranks, uint64_t turn, uint32_t head)
-{
-  if (producer_ranks <= heads_total) {
-    return head / heads_per_rank(heads_total, producer_ranks);
-  }
-  uint32_t first = first_rank_from(heads_total, producer_ranks, head);
-  uint32_t replicas = first_rank_from(heads_total, producer_ranks, head + 1) - first;
-  return first + (uint32_t)(turn % replicas);
-}
-
-static kvf_status check_ranks(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt)
-{
-  if (own->heads == 0 || producer_ranks == 0 || dealt == 0 || own->first_head > own->heads_total ||
-      own->heads > own->heads_total - own->first_head) {
-    return KVF_INVALID;
-  }
-  if (producer_ranks > KVF_RANKS_MAX) {
-    return KVF_LIMIT;
-  }
-  uint32_t splits = producer_ranks / dealt;
-  if (producer_ranks % dealt != 0 || (splits < own->heads_total && own->heads_total % splits != 0)) {
-    return KVF_INCOMPATIBLE;
-  }
-  return KVF_OK;
-}
-
-kvf_status kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
-                           kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count)
-{
-  kvf_status status = check_ranks(own, producer_ranks, dealt);
-  if (status != KVF_OK) {
-    return status;
-  }
-  const uint32_t total = own->heads_total;
-  const uint32_t splits = producer_ranks / dealt;
-  uint32_t written = 0;
-  for (uint32_t done = 0; done < own->heads;) {
-    uint32_t head = own->first_head + done;
-    uint32_t split = rank_to_read(total, splits, turn, head);
-    uint32_t remote = head - first_head(total, splits, split);
-    uint32_t together = smaller(heads_per_rank(total, splits) - remote, own->heads - done);
-    for (uint32_t i = 0; i < dealt && written < KVF_RANKS_MAX; i++) {
-      shares[written++] = (kvf_rank_share){split * dealt + i, remote, done, together};
-    }
-    done += together;
-  }
-  *count = written;
-  return KVF_OK;
 }

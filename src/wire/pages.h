@@ -5,11 +5,12 @@
  * segments: runs of bytes {local region and offset, remote region and offset, length}. Pure; nothing is allocated: a
  * plan's pairs lie in the caller's room. What comes from a peer is checked before it is used.
  *
- * Parts pair by layer, kind and index, whatever their order and place. A rank may have some of the layers only; between
- * the first and the last that both have, the parts must be the same. Rows of a part are tokens (or several tokens
- * each); so block sizes may be multiples of each other, either way, and an item is as many tokens as the smaller of the
- * two blocks has: its position counts those. Tokens may be dealt to ranks on both sides (kvf_deal): what both own
- * moves. Parts without tokens (states, and what only its engine can read) pair block by block.
+ * Parts pair by layer, kind and index, whatever their order and place. A rank may have some of the layers only, and so
+ * no part of some group; where the ranks' layers, from first to last, overlap, the parts must be the same. Rows of a
+ * part are tokens (or several tokens each); so block sizes may be multiples of each other, either way, and an item is
+ * as many tokens as the smaller of the two blocks has: its position counts those. Tokens may be dealt to ranks on both
+ * sides (kvf_deal): what both own moves. Parts without tokens (states, and what only its engine can read) pair block by
+ * block.
  *
  * Heads. A transfer's heads are shares of the layout's heads_total. A part with fewer of them (replicated ones have 1)
  * moves with the share that its head begins in, or with the consumer rank's first one: once, whichever ranks are read.
@@ -39,7 +40,25 @@ bool kvf_pages_are_valid(const kvf_pages *pages);
 uint32_t kvf_pages_parts(const kvf_pages *pages);
 /* The i-th part; without parts, what the i-th region is: a part of that number as its layer. */
 kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i);
+/* Its layer. */
+static inline uint32_t kvf_pages_layer(const kvf_pages *pages, uint32_t i)
+{
+  return pages->layout.parts == NULL ? i : pages->layout.parts[i].layer;
+}
 kvf_share kvf_pages_share(const kvf_pages *pages);
+/* From the first layer of a part to the last. */
+kvf_layers kvf_pages_layers(const kvf_pages *pages);
+
+/* What of the model a rank has. */
+typedef struct kvf_holding {
+  kvf_layers layers;
+  kvf_share share;
+  kvf_deal deal; /* where tokens are not dealt, rank 0 of 1 */
+} kvf_holding;
+
+/* Of rank `rank` of the engine's `ranks`: regions without parts do not say where its heads begin, the ranks have them
+ * in turn. */
+kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 
 /* What a reader wants of a producer rank's pages, in terms of that rank only; the same for all reads of a link. */
 typedef struct kvf_want {
@@ -88,7 +107,7 @@ typedef struct kvf_plan_group {
 typedef struct kvf_plan {
   const kvf_pair *pairs;
   uint32_t pairs_count;
-  uint32_t groups_count;
+  uint32_t groups_count; /* items' groups are below */
   kvf_plan_group groups[KVF_GROUPS_MAX];
   kvf_share share; /* the producer's */
   kvf_deal deal;
@@ -171,32 +190,5 @@ kvf_segment_cursor kvf_segments_begin(const kvf_chunk *chunk);
  * are contiguous on both sides come as one, over parts and blocks; a segment is split where bytes_max ends. Returns how
  * many were written, 0 at the chunk's end. */
 size_t kvf_segments_next(kvf_segment_cursor *cursor, kvf_segment *out, size_t capacity, uint64_t bytes_max);
-
-/* ---- ranks ---- */
-
-/* What one producer rank has of a consumer rank's heads. */
-typedef struct kvf_rank_share {
-  uint32_t rank;        /* of the producer */
-  uint32_t remote_head; /* first head, counted in the producer rank's own */
-  uint32_t local_head;  /* first head, counted in the consumer rank's own */
-  uint32_t heads;
-} kvf_rank_share;
-
-/* Which producer ranks a consumer rank reads from, and which heads of each, when the two engines are split over
- * different numbers of ranks. `own` is the consumer rank's share. Rank r of T owns max(1, H/T) of H heads, from head
- * floor(r*H/T) on; where T > H heads are replicated. Where a producer's tokens are dealt to `dealt` ranks (1: they are
- * not), neighbours share heads. Writes the shares that together hold each of the consumer rank's heads (and each token
- * of it) exactly once, by local_head. Where heads are replicated on the producer's side it is their turn-th replica,
- * counted round. `shares` and *count are set on success only.
- * KVF_INVALID: a number is 0, or heads that are not among the total. KVF_LIMIT: more than KVF_RANKS_MAX ranks.
- * KVF_INCOMPATIBLE: heads or tokens cannot be divided evenly over the producer's ranks. */
-KVF_MUST_USE kvf_status kvf_rank_shares(const kvf_share *own, uint32_t producer_ranks, uint32_t dealt, uint64_t turn,
-                                        kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count);
-
-/* Whether any of the producer's ranks holds the same heads and tokens as another one. */
-static inline bool kvf_ranks_have_replicas(uint32_t heads_total, uint32_t producer_ranks, uint32_t dealt)
-{
-  return producer_ranks / dealt > heads_total;
-}
 
 #endif

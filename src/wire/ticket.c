@@ -7,7 +7,7 @@
 #include "wire/block_runs.h"
 #include "wire/fields.h"
 
-#define PREFIX "kvf3."
+#define PREFIX "kvf4."
 #define PREFIX_BYTES (sizeof(PREFIX) - 1)
 #define LABEL "kvferry ticket"
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
@@ -28,7 +28,8 @@ static kvf_status check_ranks(const kvf_ticket *ticket)
     return KVF_LIMIT;
   }
   for (uint32_t i = 0; i < ticket->ranks; i++) {
-    if (ticket->rank[i].rank != i || ticket->rank[i].address.port == 0) {
+    const kvf_rank_record *rank = &ticket->rank[i];
+    if (rank->rank != i || !kvf_rank_record_is_valid(rank) || rank->dealt != ticket->rank[0].dealt) {
       return KVF_INVALID;
     }
   }
@@ -70,8 +71,7 @@ static void code_head(kvf_codec *codec, kvf_ticket *ticket)
 {
   kvf_code_u32_in(codec, &ticket->ranks, 1);
   for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
-    kvf_code_address(codec, &ticket->rank[i].address);
-    kvf_code_incarnation(codec, &ticket->rank[i].incarnation);
+    kvf_code_rank(codec, &ticket->rank[i]);
   }
   kvf_code_lease(codec, &ticket->lease);
   kvf_code_bytes(codec, ticket->prompt.hash, sizeof(ticket->prompt.hash));

@@ -1,6 +1,6 @@
 /* The ticket: what a producer hands to a consumer through the router.
  *
- *   "kvf3." base64url(payload) "." base64url(MAC over everything before it)
+ *   "kvf4." base64url(payload) "." base64url(MAC over everything before it)
  *
  * The MAC is checked before the payload is decoded, so that what strangers wrote costs nothing but the check. Without a
  * key it is a checksum. One ticket has one text. Any thread.
@@ -20,7 +20,7 @@ typedef struct kvf_ticket_field {
 
 typedef struct kvf_ticket {
   uint32_t ranks;
-  kvf_rank_record rank[KVF_RANKS_MAX]; /* the i-th is of rank i; ports are not 0 */
+  kvf_rank_record rank[KVF_RANKS_MAX]; /* valid; the i-th is of rank i; tokens are dealt to as many for all */
   kvf_lease lease;
   kvf_prompt prompt;
   uint32_t block_tokens; /* above 0 */

@@ -107,7 +107,7 @@ static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
   uint32_t ids[POSITIONS] = {0};
   uint8_t choice = fuzz_u8(tape);
   kvf_ticket ticket = {.ranks = 1,
-                       .rank = {{.address = {.port = FIRST_PORT}}},
+                       .rank = {{.address = {.port = FIRST_PORT}, .dealt = 1}},
                        .prompt = dial_prompt(),
                        .block_tokens = BLOCK_TOKENS,
                        .ttl_ms = 1000,
@@ -135,6 +135,7 @@ static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, 
   memset(ticket, 0, sizeof(*ticket));
   ticket->ranks = 1;
   ticket->rank[0].incarnation = dial_incarnation(producer);
+  ticket->rank[0].dealt = 1;
   ticket->rank[0].address = (kvf_address){.ip = {[15] = 1}, .port = (uint16_t)(FIRST_PORT + producer)};
   ticket->lease = lease;
   ticket->prompt.tokens = POSITIONS * BLOCK_TOKENS;

@@ -31,7 +31,10 @@ static void check_taken(const kvf_ticket *ticket)
   fuzz_check(ticket->groups > 0 && ticket->groups <= KVF_GROUPS_MAX);
   fuzz_check(ticket->block_tokens > 0 && ticket->ttl_ms > 0 && ticket->lease.id <= KVF_LEASE_ID_MAX);
   for (uint32_t i = 0; i < ticket->ranks; i++) {
-    fuzz_check(ticket->rank[i].rank == i && ticket->rank[i].address.port != 0);
+    const kvf_rank_record *rank = &ticket->rank[i];
+    fuzz_check(rank->rank == i && rank->address.port != 0);
+    fuzz_check(rank->layers.count <= KVF_LAYERS_MAX && rank->layers.first <= KVF_LAYERS_MAX - rank->layers.count);
+    fuzz_check(rank->dealt > 0 && rank->dealt <= KVF_RANKS_MAX && rank->dealt == ticket->rank[0].dealt);
   }
   for (uint32_t i = 0; i < ticket->groups; i++) {
     blocks += ticket->counts[i];
@@ -64,7 +67,7 @@ static void take_sealed(const uint8_t *payload, size_t bytes, const kvf_key *key
   if (at + 44 > sizeof(text)) {
     return;
   }
-  (void)snprintf(text, sizeof(text), "kvf3.");
+  (void)snprintf(text, sizeof(text), "kvf4.");
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   fuzz_check(kvf_hmac(key, spans, 2, mac) == KVF_OK);
@@ -91,6 +94,8 @@ static size_t some_text(char *text)
   for (uint32_t i = 0; i < ticket.ranks; i++) {
     ticket.rank[i].rank = i;
     ticket.rank[i].address.port = (uint16_t)(4000 + i);
+    ticket.rank[i].layers = (kvf_layers){8 * i, 8};
+    ticket.rank[i].dealt = 1;
   }
   fuzz_check(kvf_ticket_encode(&ticket, macs(), text, KVF_TICKET_BYTES_MAX, &bytes) == KVF_OK);
   return bytes;

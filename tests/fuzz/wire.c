@@ -355,7 +355,7 @@ static size_t seed_find(uint8_t *out)
 
 static size_t seed_found(uint8_t *out)
 {
-  const kvf_found found = {.id = 1, .status = KVF_FOUND_TICKET, .text = "kvf3.a.b", .text_bytes = 8};
+  const kvf_found found = {.id = 1, .status = KVF_FOUND_TICKET, .text = "kvf4.a.b", .text_bytes = 8};
   size_t bytes = 0;
   fuzz_check(kvf_found_encode(&found, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
@@ -407,7 +407,7 @@ static size_t seed_frame(uint8_t *out)
 
 static size_t seed_record(uint8_t *out)
 {
-  kvf_rank_record record = {.address = {.port = 1}, .rank = 3};
+  kvf_rank_record record = {.address = {.port = 1}, .rank = 3, .layers = {2, 5}, .dealt = 1};
   size_t bytes = 0;
   fuzz_check(kvf_rank_record_encode(&record, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;

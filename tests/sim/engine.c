@@ -104,9 +104,8 @@ static void set_ranks(sim_world *world, sim_engine *engine)
   kvf_rank_record records[SIM_RANKS_MAX];
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     uint32_t node = engine->index * SIM_NODES_EACH + rank;
-    records[rank] = (kvf_rank_record){.address = sim_address_of(world, node),
-                                      .incarnation = world->nodes[node].core.context.incarnation,
-                                      .rank = rank};
+    const kvf_address address = sim_address_of(world, node);
+    records[rank] = kvf_core_record(&world->nodes[node].core, &address);
   }
   if (kvf_core_set_ranks(&world->nodes[engine->control].core, records, engine->ranks) != KVF_OK) {
     sim_fail(world, "SIM", "engine %u cannot set its ranks", engine->index);

@@ -128,6 +128,9 @@ RANKS_TEST(ranks_must_be_all_and_different)
   assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_INVALID);
   assert_int_equal(core.engine_ranks, 0);
   records[2].rank = 1;
+  records[2].dealt = 2;
+  assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_INVALID);
+  records[2].dealt = 0;
   records[2].address.port = 7;
   assert_int_equal(kvf_core_set_ranks(&core, records, 3), KVF_OK);
   assert_int_equal(core.engine_ranks, 3);
@@ -195,6 +198,49 @@ WORLD_TEST(blocks_must_be_of_the_memory)
   assert_int_equal(publish(2, counts, past), KVF_INVALID);
   assert_int_equal(producer()->leases.live, 0);
   assert_int_equal(publish(2, counts, good), KVF_OK);
+}
+
+/* A stage of a pipeline may have no layer of a group: its block ids name nothing here. */
+RANKS_TEST(groups_without_memory_take_any_block)
+{
+  static const uint32_t counts[] = {2, 2, 1};
+  uint32_t block_ids[] = {0, 1, UINT32_MAX - 1, UINT32_MAX - 1, 7};
+  ranks_options options;
+  ranks_options_init(&options, 2, 1, 1);
+  options.groups = 2;
+  options.layers = RANKS_LAYERS;
+  options.producer.stage_ends = 0x04;
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, 1);
+  assert_int_equal(producer()->pool.groups, 1);
+  assert_int_equal(publish(KVF_GROUPS_MAX + 1, counts, block_ids), KVF_INVALID);
+  block_ids[1] = RANKS_BLOCKS;
+  assert_int_equal(publish(3, counts, block_ids), KVF_INVALID);
+  block_ids[1] = 1;
+  assert_int_equal(publish(3, counts, block_ids), KVF_OK);
+}
+
+RANKS_TEST(a_record_says_which_layers_and_dealt_tokens)
+{
+  const kvf_address address = {.port = 7};
+  ranks_options options;
+  ranks_options_init(&options, 4, 1, 1);
+  options.layers = RANKS_LAYERS;
+  options.producer = (ranks_split){.stage_ends = 0x02, .dealt = 2};
+  ranks_open(&options);
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    const kvf_rank_record record = kvf_core_record(&world.producers[rank].core, &address);
+    assert_int_equal(record.rank, rank);
+    assert_int_equal(record.address.port, 7);
+    assert_int_equal(record.layers.first, rank < 2 ? 0 : 2);
+    assert_int_equal(record.layers.count, rank < 2 ? 2 : 4);
+    assert_int_equal(record.dealt, 2);
+  }
+  assert_true(kvf_core_clear_memory(producer(), world.now_ns));
+  const kvf_rank_record record = kvf_core_record(producer(), &address);
+  assert_int_equal(record.layers.first, 0);
+  assert_int_equal(record.layers.count, 0);
+  assert_int_equal(record.dealt, 1);
 }
 
 /* Regions of a group may differ in length: a block must be in all of them. */

@@ -695,6 +695,18 @@ LOAD_TEST(failed_part_ends_the_others)
   expect(0, "released 500");
 }
 
+/* P1: its link is as good as any; what it brings would not be all that its part is to have. */
+LOAD_TEST(a_rank_without_what_was_planned_is_not_read)
+{
+  w.other_peer = 2;
+  world_begin(0, 500, 8, "12", "want 1; want 2");
+  expect_path(0, 1, 11, "read 1 over 11: 0,1,2,3; read 2 over 11: 4,5,6,7");
+  world_live(0, 1, 1);
+  expect_path(0, 2, 12, "cancel 2 over 11; outcome 500 incompatible 0/8");
+  world_failed(0, 2, KVF_CANCELLED);
+  expect(0, "released 500");
+}
+
 /* Parts of different widths from ranks that hold different numbers of heads. */
 LOAD_TEST(parts_of_different_widths)
 {

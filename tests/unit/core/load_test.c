@@ -63,6 +63,22 @@ static void assert_outcome(kvf_status status, uint32_t prefix)
   assert_released();
 }
 
+static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32_t *counts)
+{
+  kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
+  uint64_t digest = 0;
+  kvf_load_params load = {.request_id = 1,
+                          .prompt = ticket.prompt,
+                          .destination = {.ids = destination, .counts = counts, .groups = groups},
+                          .user = 5};
+  assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
+  kvf_status status =
+      kvf_core_load_start(&world.consumer.core, world.now_ns,
+                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load, 0);
+  ranks_settle();
+  return status;
+}
+
 static uint32_t dialed(void)
 {
   uint32_t count = 0;
@@ -153,10 +169,264 @@ RANKS_TEST(heads_that_do_not_divide_are_incompatible)
   ranks_options options;
   ranks_options_init(&options, 2, 1, 2);
   open_world(&options);
-  world.consumer.core.pool.share = (kvf_share){0, 3, 3};
+  world.consumer.core.pool.holding.share = (kvf_share){0, 3, 3};
   assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
   assert_int_equal(ranks_peers_held(), 0);
   assert_int_equal(dialed(), 0);
+}
+
+/* ---- pipelines and dealt tokens ---- */
+
+typedef struct engines {
+  uint32_t producer_ranks; /* of all stages */
+  ranks_split producer;
+  uint32_t consumer_ranks;
+  ranks_split consumer;
+  uint32_t heads_total;
+} engines;
+
+static ranks_options split(const engines *both, uint32_t consumer_rank)
+{
+  ranks_options options;
+  ranks_options_init(&options, both->producer_ranks, both->consumer_ranks, both->heads_total);
+  options.consumer_rank = consumer_rank;
+  options.producer = both->producer;
+  options.consumer = both->consumer;
+  options.layers = RANKS_LAYERS;
+  return options;
+}
+
+static void open_split(const engines *both)
+{
+  const ranks_options options = split(both, 0);
+  open_world(&options);
+}
+
+static void assert_holds_all(void)
+{
+  for (uint32_t group = 0; group < ticket.groups; group++) {
+    for (uint32_t position = 0; position < POSITIONS; position++) {
+      assert_true(ranks_holds(&ticket, group, position));
+    }
+  }
+}
+
+static void assert_loaded(uint32_t blocks)
+{
+  assert_outcome(KVF_OK, blocks);
+  assert_holds_all();
+}
+
+/* Two stages of three layers. */
+#define HALVES ((ranks_split){.stage_ends = 0x04})
+
+/* Whatever the stages, heads and dealt tokens of both engines. */
+RANKS_TEST(each_rank_gets_its_layers)
+{
+  static const engines rows[] = {
+      {2, {0x04, 1}, 1, {0}, 1},       /* 2 stages to 1 */
+      {2, {0x01, 1}, 1, {0}, 2},       /* of unequal length */
+      {1, {0}, 2, {0x08, 1}, 1},       /* 1 to 2 */
+      {2, {0x04, 1}, 2, {0x02, 1}, 1}, /* 2 to 2 others */
+      {4, {0x0b, 1}, 2, {0x04, 1}, 1}, /* 4 to 2 */
+      {3, {0x05, 1}, 6, {0x1f, 1}, 2}, /* 3 to 6 */
+      {4, {0x04, 1}, 1, {0}, 2},       /* 2 stages of 2 ranks to 1 rank */
+      {2, {0x04, 1}, 2, {0}, 2},       /* 2 stages of 1 rank to 2 ranks */
+      {4, {0x04, 1}, 2, {0x08, 1}, 4}, /* 2 of 2 ranks to 2 of 1 */
+      {2, {0x04, 1}, 4, {0x01, 1}, 4}, /* 2 of 1 rank to 2 of 2 */
+      {8, {0x04, 1}, 2, {0x02, 1}, 2}, /* heads that are replicated there */
+      {2, {0x04, 1}, 4, {0x02, 1}, 1}, /* here */
+      {8, {0x04, 1}, 8, {0x01, 1}, 1}, /* on both sides */
+      {2, {0, 2}, 1, {0}, 1},          /* tokens dealt there */
+      {1, {0}, 2, {0, 2}, 1},          /* here */
+      {4, {0, 2}, 4, {0, 4}, 2},       /* on both sides */
+      {8, {0x04, 2}, 1, {0}, 2},       /* all of it */
+      {8, {0x04, 4}, 4, {0x02, 2}, 1}, {8, {0x13, 2}, 4, {0x04, 1}, 8},
+  };
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (uint32_t groups = 1; groups <= 3; groups++) {
+      for (uint32_t rank = 0; rank < rows[i].consumer_ranks; rank++) {
+        ranks_options options = split(&rows[i], rank);
+        options.groups = groups;
+        open_world(&options);
+        assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+        assert_loaded(groups * POSITIONS);
+      }
+    }
+  }
+}
+
+/* Of four stages the two that have layers 1 to 3. */
+RANKS_TEST(stages_without_a_layer_of_the_reader_are_left_alone)
+{
+  static const engines both = {4, {0x0d, 1}, 3, {0x09, 1}, 1};
+  const ranks_options options = split(&both, 1);
+  open_world(&options);
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_loaded(POSITIONS);
+  assert_int_equal(world.wires[0].dials, 0);
+  assert_int_equal(world.wires[1].dials, 1);
+  assert_int_equal(world.wires[2].dials, 1);
+  assert_int_equal(world.wires[3].dials, 0);
+}
+
+/* A position is good when it has come from all stages. */
+RANKS_TEST(prefix_is_the_shortest_of_the_stages)
+{
+  const engines both = {2, HALVES, 1, {0}, 1};
+  open_split(&both);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_complete(0, POSITIONS, KVF_OK), POSITIONS);
+  assert_int_equal(ranks_complete(1, 2, KVF_OK), 2);
+  assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), 1);
+  assert_outcome(KVF_LEASE_EXPIRED, 2);
+  assert_true(ranks_holds(&ticket, 0, 1));
+  assert_false(ranks_holds(&ticket, 0, 2));
+}
+
+RANKS_TEST(a_stage_that_is_dead_fails_the_load)
+{
+  for (uint32_t dead = 0; dead < 2; dead++) {
+    const engines both = {2, HALVES, 1, {0}, 1};
+    open_split(&both);
+    world.wires[dead].down = true;
+    assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+    for (uint32_t ms = 0; ms < 5000 && !kvf_core_has_event(&world.consumer.core); ms += 10) {
+      ranks_advance(10);
+    }
+    assert_outcome(KVF_PEER_DOWN, 0);
+  }
+}
+
+/* Each stage's heads are on both of its ranks: of one that fails, the other has them. */
+RANKS_TEST(another_replica_of_the_stage_is_tried)
+{
+  for (uint32_t stage = 0; stage < 2; stage++) {
+    const engines both = {4, HALVES, 1, {0}, 1};
+    open_split(&both);
+    world.hold_reads = true;
+    assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+    uint32_t of_stage[2];
+    for (uint32_t i = 0; i < 2; i++) {
+      of_stage[i] = world.wires[(size_t)2 * i].dials == 1 ? 2 * i : 2 * i + 1;
+    }
+    assert_int_equal(dialed(), 2);
+    assert_int_equal(ranks_complete(of_stage[1 - stage], POSITIONS, KVF_OK), POSITIONS);
+    assert_int_equal(ranks_complete(of_stage[stage], 1, KVF_PEER_RESTARTED), 1);
+    assert_int_equal(dialed(), 4);
+    assert_int_equal(ranks_complete(of_stage[0] ^ 1, POSITIONS, KVF_OK), POSITIONS);
+    assert_int_equal(ranks_complete(of_stage[1] ^ 1, POSITIONS, KVF_OK), POSITIONS);
+    assert_loaded(POSITIONS);
+  }
+}
+
+/* No more than one rank for each head of a stage: nothing else to try. */
+RANKS_TEST(stages_are_no_replicas)
+{
+  const engines both = {4, HALVES, 1, {0}, 2};
+  open_split(&both);
+  world.hold_reads = true;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_int_equal(ranks_complete(3, 1, KVF_PEER_RESTARTED), 1);
+  assert_outcome(KVF_PEER_RESTARTED, 0);
+}
+
+RANKS_TEST(layers_that_no_rank_has_are_incompatible)
+{
+  const engines both = {2, HALVES, 1, {0}, 1};
+  open_split(&both);
+  ticket.rank[1].layers.count--;
+  assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
+  assert_int_equal(ranks_peers_held(), 0);
+  assert_int_equal(dialed(), 0);
+}
+
+/* P1: a ticket that says other things than the ranks' memory does not make good what never comes. */
+RANKS_TEST(ranks_must_have_what_their_ticket_says)
+{
+  for (uint32_t kind = 0; kind < 4; kind++) {
+    const engines pipeline = {2, HALVES, 1, {0}, 2};
+    const engines dealt = {2, {.dealt = 2}, 1, {0}, 2};
+    open_split(kind < 3 ? &pipeline : &dealt);
+    const kvf_layers first = ticket.rank[0].layers;
+    switch (kind) {
+      case 0: /* each has the other's layers */
+        ticket.rank[0].layers = ticket.rank[1].layers;
+        ticket.rank[1].layers = first;
+        break;
+      case 1: /* nothing: they could have half of the heads each */
+        ticket.rank[0].layers = ticket.rank[1].layers = (kvf_layers){0, 0};
+        break;
+      case 2: /* of all layers, and the other rank's have half of the heads each */
+        ticket.rank[0].layers = ticket.rank[1].layers = (kvf_layers){0, RANKS_LAYERS};
+        break;
+      default: /* tokens are not dealt */
+        ticket.rank[0].dealt = ticket.rank[1].dealt = 1;
+        break;
+    }
+    assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+    assert_outcome(KVF_INCOMPATIBLE, 0);
+  }
+}
+
+RANKS_TEST(ranks_that_do_not_say_what_they_have_may_have_all)
+{
+  const engines both = {2, {.dealt = 1}, 1, {0}, 2};
+  open_split(&both);
+  ticket.rank[0].layers = ticket.rank[1].layers = (kvf_layers){0, 0};
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+  assert_loaded(POSITIONS);
+}
+
+/* A read takes as many blocks as its share of their layers and tokens leaves room for. */
+RANKS_TEST(chunks_count_what_comes_with_them)
+{
+  static const engines rows[] = {{1, {0}, 1, {0}, 2}, {2, {0x04, 1}, 1, {0}, 2}, {2, {0, 2}, 1, {0}, 1}};
+  const uint32_t block_bytes = RANKS_LAYERS * RANKS_BLOCK_TOKENS * (uint32_t)sizeof(uint16_t);
+  for (uint32_t i = 0; i < 3; i++) {
+    ranks_options options = split(&rows[i], 0);
+    options.config.chunk_bytes = 2 * block_bytes * rows[i].heads_total;
+    open_world(&options);
+    world.hold_reads = true;
+    assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+    for (uint32_t k = 0; k < world.reads_count; k++) {
+      const kvf_transfer *transfer = &world.reads[k].transfer;
+      assert_int_equal(transfer->items_count, i > 0 && transfer->items[0].position == 0 ? 4 : 2);
+    }
+    while (world.reads_count > 0) {
+      (void)ranks_complete(world.path_producer[world.reads[0].link_id], 1, KVF_OK);
+    }
+    assert_loaded(POSITIONS);
+    assert_int_equal(world.read_bytes, POSITIONS * block_bytes * rows[i].heads_total);
+  }
+}
+
+/* What is of a group without memory on a rank is not written anywhere; what else is, has its limits. */
+RANKS_TEST(destinations_of_a_stage)
+{
+  const engines both = {1, {0}, 2, HALVES, 1};
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    ranks_options options = split(&both, rank);
+    options.groups = 2;
+    open_world(&options);
+    const size_t first = (size_t)rank * POSITIONS;
+    uint32_t destination[2 * POSITIONS];
+    for (uint32_t i = 0; i < 2 * POSITIONS; i++) {
+      destination[i] = i / POSITIONS == rank ? ranks_destination(i % POSITIONS) : UINT32_MAX - 1;
+    }
+    assert_int_equal(load_into(destination, 1, ticket.counts), KVF_INVALID);
+    destination[first] = RANKS_BLOCKS;
+    assert_int_equal(load_into(destination, 2, ticket.counts), KVF_INVALID);
+    destination[first] = destination[first + 1];
+    assert_int_equal(load_into(destination, 2, ticket.counts), KVF_INVALID);
+    destination[first] = ranks_destination(0);
+    assert_int_equal(load_into(destination, 2, ticket.counts), KVF_OK);
+    assert_outcome(KVF_OK, 2 * POSITIONS);
+    for (uint32_t position = 0; position < POSITIONS; position++) {
+      assert_true(ranks_holds(&ticket, rank, position));
+    }
+  }
 }
 
 /* ---- prefixes ---- */
@@ -258,22 +528,6 @@ SIMPLE_TEST(another_transport_brings_the_rest)
 }
 
 /* ---- which blocks ---- */
-
-static kvf_status load_into(uint32_t *destination, uint32_t groups, const uint32_t *counts)
-{
-  kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
-  uint64_t digest = 0;
-  kvf_load_params load = {.request_id = 1,
-                          .prompt = ticket.prompt,
-                          .destination = {.ids = destination, .counts = counts, .groups = groups},
-                          .user = 5};
-  assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
-  kvf_status status =
-      kvf_core_load_start(&world.consumer.core, world.now_ns,
-                          &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load, 0);
-  ranks_settle();
-  return status;
-}
 
 SIMPLE_TEST(only_wanted_blocks_are_read)
 {

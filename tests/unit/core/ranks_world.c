@@ -2,7 +2,6 @@
 
 #include "test.h"
 
-#define BLOCK_TOKENS 16
 #define FIRST_PORT 80
 
 ranks_world world;
@@ -15,7 +14,7 @@ void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_
   options->heads_total = heads_total;
   options->groups = 1;
   kvf_config_init(&options->config);
-  options->config.block_tokens = BLOCK_TOKENS;
+  options->config.block_tokens = RANKS_BLOCK_TOKENS;
   options->config.lease_slots = RANKS_SLOTS;
   options->config.chunk_bytes = 1; /* one block a read */
   options->config.chunks_in_flight = RANKS_BLOCKS * RANKS_GROUPS;
@@ -23,18 +22,62 @@ void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_
 
 /* ---- nodes ---- */
 
-static void set_memory(ranks_node *node, const ranks_options *options)
+static uint32_t group_of(uint32_t layer)
 {
-  kvf_welcome welcome = {
-      .ranks = 1, .block_tokens = BLOCK_TOKENS, .regions_count = options->groups, .transports_count = 2};
-  welcome.regions = calloc(options->groups, sizeof(*welcome.regions));
-  for (uint32_t group = 0; group < options->groups; group++) {
-    welcome.regions[group] = (kvf_region_layout){.stride_bytes = RANKS_HEADS * sizeof(uint16_t),
-                                                 .block_bytes = node->heads * (uint32_t)sizeof(uint16_t),
-                                                 .blocks = RANKS_BLOCKS,
-                                                 .heads = node->heads,
-                                                 .heads_total = options->heads_total,
-                                                 .group = group};
+  return layer * world.groups / world.layers;
+}
+
+static void lay_out(ranks_node *node, uint32_t layers, bool has_parts, uint32_t heads_total)
+{
+  const uint32_t row_bytes = node->heads * (uint32_t)sizeof(uint16_t);
+  for (uint32_t i = 0; i < layers; i++) {
+    const uint32_t group = group_of(node->first_layer + i);
+    node->regions[i] = (kvf_region_layout){.stride_bytes = sizeof(node->pool[i][0]),
+                                           .block_bytes = node->rows * row_bytes,
+                                           .blocks = RANKS_BLOCKS,
+                                           .heads = has_parts ? 1 : node->heads,
+                                           .heads_total = has_parts ? 1 : heads_total,
+                                           .group = has_parts ? 0 : group};
+    node->parts[i] = (kvf_part){.layer = node->first_layer + i,
+                                .group = group,
+                                .region = i,
+                                .unit_bytes = sizeof(uint16_t),
+                                .row_bytes = row_bytes,
+                                .head_bytes = sizeof(uint16_t),
+                                .rows = node->rows,
+                                .block_tokens = node->rows,
+                                .heads = node->heads,
+                                .first_head = node->first_head,
+                                .heads_total = heads_total};
+  }
+  node->pages = (kvf_pages){.regions = node->regions, .regions_count = layers};
+  if (has_parts) {
+    node->pages.layout = (kvf_layout){.parts = node->parts,
+                                      .parts_count = layers,
+                                      .share = {node->first_head, node->heads, heads_total},
+                                      .deal = node->deal};
+  }
+}
+
+static void *copy_of(const void *from, size_t bytes)
+{
+  void *copy = malloc(bytes + 1);
+  assert_non_null(copy);
+  return memcpy(copy, from, bytes);
+}
+
+static void set_memory(ranks_node *node)
+{
+  const kvf_config *config = &node->core.context.config;
+  kvf_welcome welcome = {.rank = config->rank,
+                         .ranks = config->ranks,
+                         .block_tokens = RANKS_BLOCK_TOKENS,
+                         .regions_count = node->pages.regions_count,
+                         .layout = node->pages.layout,
+                         .transports_count = 2};
+  welcome.regions = copy_of(node->regions, welcome.regions_count * sizeof(*welcome.regions));
+  if (welcome.layout.parts != NULL) {
+    welcome.layout.parts = copy_of(node->parts, welcome.layout.parts_count * sizeof(*welcome.layout.parts));
   }
   for (uint32_t i = 0; i < welcome.transports_count; i++) {
     (void)snprintf(welcome.transports[i].name, sizeof(welcome.transports[i].name), "%s", i == 0 ? "local" : "tcp");
@@ -44,34 +87,59 @@ static void set_memory(ranks_node *node, const ranks_options *options)
   assert_int_equal(kvf_core_set_memory(&node->core, &welcome), KVF_OK);
 }
 
-static void open_node(ranks_node *node, const ranks_options *options, uint32_t rank, uint32_t ranks, uint8_t name,
-                      bool has_memory)
+/* The layer that a stage begins with. */
+static uint32_t stage_begin(const ranks_split *split, uint32_t stage)
+{
+  uint32_t layer = 0;
+  while (stage > 0 && layer < world.layers) {
+    stage -= split->stage_ends >> layer++ & 1;
+  }
+  return layer;
+}
+
+static void open_node(ranks_node *node, const ranks_options *options, uint32_t rank, uint32_t ranks,
+                      const ranks_split *split, uint8_t name, bool has_memory)
 {
   kvf_core_config config = {.options = options->config, .is_control = !has_memory};
+  const uint32_t in_stage = ranks / (1 + (uint32_t)__builtin_popcount(split->stage_ends));
+  const uint32_t stage = rank / in_stage;
+  const uint32_t dealt = split->dealt == 0 ? 1 : split->dealt;
+  const uint32_t parts = in_stage / dealt;
   config.options.rank = rank;
   config.options.ranks = ranks;
   memset(node, 0, sizeof(*node));
   memset(&config.incarnation, name, sizeof(config.incarnation));
   memset(config.secret, name, sizeof(config.secret));
   assert_int_equal(kvf_core_init(&node->core, &config, 1000 * MS), KVF_OK);
-  node->heads = options->heads_total > ranks ? options->heads_total / ranks : 1;
-  node->first_head = rank * options->heads_total / ranks;
+  node->heads = options->heads_total > parts ? options->heads_total / parts : 1;
+  node->first_head = rank % in_stage / dealt * options->heads_total / parts;
+  node->deal = (kvf_deal){.ranks = dealt, .rank = rank % dealt, .tokens = 2};
+  node->rows = options->layers == 0 ? 1 : RANKS_BLOCK_TOKENS / dealt;
+  node->first_layer = stage_begin(split, stage);
+  lay_out(node, stage_begin(split, stage + 1) - node->first_layer, options->layers > 0, options->heads_total);
   if (has_memory) {
-    set_memory(node, options);
+    set_memory(node);
   }
 }
 
-static uint16_t number_of(uint32_t group, uint32_t block, uint32_t head)
+/* The token of a row of a block. */
+static uint32_t token_of(const ranks_node *node, uint32_t row)
 {
-  return (uint16_t)(1 + block + RANKS_BLOCKS * head + RANKS_BLOCKS * RANKS_HEADS * group);
+  return (row / node->deal.tokens * node->deal.ranks + node->deal.rank) * node->deal.tokens + row % node->deal.tokens;
+}
+
+static uint16_t number_of(uint32_t layer, uint32_t block, uint32_t head, uint32_t token)
+{
+  return (uint16_t)(1 + block + RANKS_BLOCKS * (head + RANKS_HEADS * (layer + RANKS_LAYERS * token)));
 }
 
 static void fill_pool(ranks_node *node)
 {
-  for (uint32_t group = 0; group < RANKS_GROUPS; group++) {
+  for (uint32_t i = 0; i < node->pages.regions_count; i++) {
     for (uint32_t block = 0; block < RANKS_BLOCKS; block++) {
-      for (uint32_t head = 0; head < node->heads; head++) {
-        node->pool[group][block][head] = number_of(group, block, node->first_head + head);
+      for (uint32_t at = 0; at < node->rows * node->heads; at++) {
+        node->pool[i][block][at] = number_of(node->first_layer + i, block, node->first_head + at % node->heads,
+                                             token_of(node, at / node->heads));
       }
     }
   }
@@ -86,14 +154,15 @@ void ranks_open(const ranks_options *options)
   world.now_ns = 1000 * MS;
   world.ranks = options->producer_ranks;
   world.groups = options->groups;
-  open_node(&world.consumer, options, options->consumer_rank, options->consumer_ranks, 'c', !options->control);
+  world.layers = options->layers == 0 ? options->groups : options->layers;
+  open_node(&world.consumer, options, options->consumer_rank, options->consumer_ranks, &options->consumer, 'c',
+            !options->control);
   for (uint32_t i = 0; i < world.ranks; i++) {
     ranks_node *producer = &world.producers[i];
-    open_node(producer, options, i, world.ranks, (uint8_t)('P' + i), true);
+    const kvf_address address = {.ip = {[15] = 1}, .port = (uint16_t)(FIRST_PORT + i)};
+    open_node(producer, options, i, world.ranks, &options->producer, (uint8_t)('P' + i), true);
     fill_pool(producer);
-    records[i] = (kvf_rank_record){.incarnation = producer->core.context.incarnation, .rank = i};
-    records[i].address.ip[15] = 1;
-    records[i].address.port = (uint16_t)(FIRST_PORT + i);
+    records[i] = kvf_core_record(&producer->core, &address);
   }
   assert_int_equal(kvf_core_set_ranks(&world.producers[0].core, records, world.ranks), KVF_OK);
 }
@@ -113,14 +182,26 @@ int ranks_close(void **state)
 
 /* ---- reads ---- */
 
-static void copy_heads(uint32_t producer, const kvf_load_read *read)
+/* As a transport does. */
+static kvf_status copy(const ranks_node *producer, const kvf_load_read *read)
 {
-  for (uint32_t i = 0; i < read->transfer.items_count; i++) {
-    const kvf_transfer_item *item = &read->transfer.items[i];
-    memcpy(&world.consumer.pool[item->group][item->local_block][read->transfer.local_head],
-           &world.producers[producer].pool[item->group][item->remote_block][read->transfer.remote_head],
-           read->transfer.heads * sizeof(uint16_t));
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_pair pairs[RANKS_LAYERS];
+  kvf_plan plan;
+  kvf_segment segment;
+  uint64_t bytes;
+  assert_int_equal(kvf_plan_make(&plan, pairs, &world.consumer.pages, &producer->pages, message), KVF_OK);
+  const kvf_chunk chunk = kvf_chunk_of(&plan, &read->transfer, NULL);
+  if (kvf_chunk_check(&chunk, &bytes) != KVF_OK) {
+    return KVF_INVALID;
   }
+  world.read_bytes += bytes;
+  kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
+  while (kvf_segments_next(&cursor, &segment, 1, UINT64_MAX) > 0) {
+    memcpy((uint8_t *)world.consumer.pool[segment.local_region] + segment.local_offset,
+           (const uint8_t *)producer->pool[segment.remote_region] + segment.remote_offset, segment.bytes);
+  }
+  return KVF_OK;
 }
 
 static void end_read(const kvf_load_read *read, kvf_status status)
@@ -128,7 +209,7 @@ static void end_read(const kvf_load_read *read, kvf_status status)
   uint32_t producer = world.path_producer[read->link_id];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
   if (status == KVF_OK) {
-    copy_heads(producer, read);
+    status = copy(&world.producers[producer], read);
     sample.head.incarnation = world.producers[producer].core.context.incarnation;
     sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
@@ -318,7 +399,7 @@ void ranks_cut(uint32_t producer)
 void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
 {
   kvf_lease lease;
-  kvf_prompt prompt = {.tokens = positions * BLOCK_TOKENS};
+  kvf_prompt prompt = {.tokens = positions * RANKS_BLOCK_TOKENS};
   uint32_t counts[RANKS_GROUPS];
   kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world.groups};
   for (uint32_t group = 0; group < world.groups; group++) {
@@ -386,10 +467,15 @@ bool ranks_holds(const kvf_ticket *ticket, uint32_t group, uint32_t position)
   for (uint32_t i = 0; i < group; i++) {
     first += ticket->counts[i];
   }
-  const uint16_t *heads = consumer->pool[group][ranks_destination(position)];
-  for (uint32_t head = 0; head < consumer->heads; head++) {
-    if (heads[head] != number_of(group, ticket->ids[first + position], consumer->first_head + head)) {
-      return false;
+  const uint32_t block = ticket->ids[first + position];
+  for (uint32_t i = 0; i < consumer->pages.regions_count; i++) {
+    const uint32_t layer = consumer->first_layer + i;
+    for (uint32_t at = 0; group_of(layer) == group && at < consumer->rows * consumer->heads; at++) {
+      if (consumer->pool[i][ranks_destination(position)][at] != number_of(layer, block,
+                                                                          consumer->first_head + at % consumer->heads,
+                                                                          token_of(consumer, at / consumer->heads))) {
+        return false;
+      }
     }
   }
   return true;

@@ -1,5 +1,6 @@
 /* The core of one consumer rank and the cores of all ranks of a producer, each reached over a connection of its own.
- * Reads are carried out here, on pools in which one number stands for one head of one block. Time is a number. */
+ * Reads are carried out here, on pools in which one number stands for one head of one token of one layer, or of all
+ * tokens of a block, where memory has no parts. Time is a number. */
 #ifndef KVF_TESTS_RANKS_WORLD_H
 #define KVF_TESTS_RANKS_WORLD_H
 
@@ -9,19 +10,27 @@
 
 #define MS KVF_NS_PER_MS
 #define RANKS_TEST(name) TEST_WITH(name, NULL, ranks_close)
-#define RANKS_PRODUCERS 4
+#define RANKS_PRODUCERS 8
 #define RANKS_GROUPS 3
+#define RANKS_LAYERS 6
 #define RANKS_BLOCKS 16
+#define RANKS_BLOCK_TOKENS 16
 #define RANKS_HEADS 8
 #define RANKS_SLOTS 4
 #define RANKS_READS 256
-#define RANKS_PATHS 16
+#define RANKS_PATHS 32
 
 typedef struct ranks_node {
   kvf_core core;
+  kvf_region_layout regions[RANKS_LAYERS]; /* one for each layer of this rank; there are as many parts, or none */
+  kvf_part parts[RANKS_LAYERS];
+  kvf_pages pages;
+  uint32_t first_layer;
   uint32_t heads; /* of this rank */
   uint32_t first_head;
-  uint16_t pool[RANKS_GROUPS][RANKS_BLOCKS][RANKS_HEADS];
+  kvf_deal deal;
+  uint32_t rows; /* of a block */
+  uint16_t pool[RANKS_LAYERS][RANKS_BLOCKS][RANKS_BLOCK_TOKENS * RANKS_HEADS];
   kvf_fence_entry table[RANKS_SLOTS];
 } ranks_node;
 
@@ -38,6 +47,7 @@ typedef struct ranks_world {
   uint64_t now_ns;
   uint32_t ranks; /* of the producer */
   uint32_t groups;
+  uint32_t layers;
   ranks_node consumer;
   ranks_node producers[RANKS_PRODUCERS];
   ranks_wire wires[RANKS_PRODUCERS];
@@ -48,16 +58,27 @@ typedef struct ranks_world {
   bool hold_cancels;                    /* those that were cancelled too */
   kvf_load_read reads[RANKS_READS];
   uint32_t reads_count;
+  uint64_t read_bytes; /* of all reads that were good */
 } ranks_world;
 
 extern ranks_world world;
 
+/* How an engine is split, where it has a pipeline or deals tokens. */
+typedef struct ranks_split {
+  uint32_t stage_ends; /* bit l: a stage ends with layer l; the last does anyway */
+  uint32_t dealt;      /* ranks of a stage that tokens are dealt to, two at a time */
+} ranks_split;
+
 typedef struct ranks_options {
-  uint32_t producer_ranks;
+  uint32_t producer_ranks; /* of all stages together */
   uint32_t consumer_ranks;
   uint32_t consumer_rank;
   uint32_t heads_total;
   uint32_t groups;
+  uint32_t
+      layers; /* with parts, the first of them in group 0 and so on; 0: regions without parts, one for each group */
+  ranks_split producer;
+  ranks_split consumer;
   bool control; /* the consumer is a control node without memory */
   kvf_config config;
 } ranks_options;
@@ -84,7 +105,7 @@ void ranks_publish(uint32_t producer, const kvf_ticket *ticket);
 /* Starts a load of all positions into the blocks ranks_destination() of each group. */
 kvf_status ranks_load(const kvf_ticket *ticket, uint64_t request_id);
 uint32_t ranks_destination(uint32_t position);
-/* Whether the consumer's heads of this position are those that the producer ranks hold. */
+/* Whether all that the consumer has of this position is what the producer ranks hold. */
 bool ranks_holds(const kvf_ticket *ticket, uint32_t group, uint32_t position);
 /* Takes events until one of this kind comes; false: none did. */
 bool ranks_event(kvf_event_kind kind, kvf_event *out);

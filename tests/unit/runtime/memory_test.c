@@ -205,6 +205,25 @@ TEST(end_of_registration_waits_for_loads)
 
 /* ---- the engine ---- */
 
+/* Once there is memory, which layers that has: of regions, one each. */
+TEST(address_says_what_is_registered)
+{
+  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
+  size_t count = 0;
+  kvf_rank_record record;
+  kvf_node *node = open_node("127.0.0.1", 0, 1);
+  const kvf_region region = region_of(0);
+  for (int registered = 0; registered < 2; registered++) {
+    assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
+    assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
+    assert_int_equal(record.layers.first, 0);
+    assert_int_equal(record.layers.count, registered);
+    assert_int_equal(record.dealt, 1);
+    assert_int_equal(kvf_node_register(node, &region, 1), registered ? KVF_EXISTS : KVF_OK);
+  }
+  kvf_node_close(node);
+}
+
 TEST(address_says_who_listens_where)
 {
   uint8_t bytes[KVF_ADDRESS_BYTES_MAX];

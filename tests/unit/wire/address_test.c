@@ -103,7 +103,8 @@ TEST(test_kinds)
 
 static kvf_rank_record some_record(void)
 {
-  kvf_rank_record record = {.address = {.port = 80}, .rank = KVF_RANKS_MAX - 1};
+  kvf_rank_record record = {
+      .address = {.port = 80}, .rank = KVF_RANKS_MAX - 1, .layers = {3, KVF_LAYERS_MAX - 3}, .dealt = KVF_RANKS_MAX};
   fill(record.address.ip, sizeof(record.address.ip), 1);
   fill(&record.incarnation, sizeof(record.incarnation), 50);
   return record;
@@ -123,18 +124,33 @@ TEST(test_record_round_trip)
   assert_memory_equal(&back.address, &record.address, sizeof(record.address));
   assert_memory_equal(&back.incarnation, &record.incarnation, sizeof(record.incarnation));
   assert_int_equal(back.rank, record.rank);
+  assert_int_equal(back.layers.first, record.layers.first);
+  assert_int_equal(back.layers.count, record.layers.count);
+  assert_int_equal(back.dealt, record.dealt);
 }
 
 TEST(test_record_limits)
 {
-  kvf_rank_record record = some_record();
+  kvf_rank_record record;
   uint8_t data[KVF_RANK_RECORD_BYTES];
   size_t bytes = 0;
-  record.rank = KVF_RANKS_MAX;
-  assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_INVALID);
+#define REFUSED(change)                                                                         \
+  do {                                                                                          \
+    record = some_record();                                                                     \
+    record.change;                                                                              \
+    assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_INVALID); \
+  } while (0)
+  REFUSED(rank = KVF_RANKS_MAX);
+  REFUSED(address.port = 0);
+  REFUSED(layers.first = 4);
+  REFUSED(layers.count = UINT32_MAX);
+  REFUSED(layers.first = UINT32_MAX);
+  REFUSED(layers.count = 0); /* none has one form */
+  REFUSED(dealt = 0);
+  REFUSED(dealt = KVF_RANKS_MAX + 1);
   record = some_record();
-  record.address.port = 0;
-  assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_INVALID);
+  record.layers = (kvf_layers){0, 0};
+  assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_OK);
 }
 
 TEST(test_record_garbage_is_refused)
@@ -180,6 +196,12 @@ TEST(test_record_fields_are_checked)
   data[17] = 0; /* port */
   assert_int_equal(decode_resealed(data), KVF_INVALID);
   data[17] = 80;
-  data[35]++; /* rank */
+  data[35]++; /* first layer: the last is one too many */
+  assert_int_equal(decode_resealed(data), KVF_INVALID);
+  data[35]--;
+  data[43]++; /* dealt */
+  assert_int_equal(decode_resealed(data), KVF_INVALID);
+  data[43]--;
+  data[44]++; /* rank */
   assert_int_equal(decode_resealed(data), KVF_INVALID);
 }

@@ -69,7 +69,7 @@ TEST(test_ticket_bombs)
   kvf_key key = key_of("key");
   size_t bytes = some_text(&key, text);
   size_t payload_bytes = unseal(text, bytes, payload);
-  const size_t at_tokens = 1 + 2 * 34 + 28 + 32 + 32;
+  const size_t at_tokens = 1 + 2 * KVF_RANK_FIELD_BYTES + 28 + 32 + 32;
   const size_t at_counts = at_tokens + 4 + 4 + 4 + 32 + 1 + 8 + 1;
   static const struct {
     uint32_t tokens;

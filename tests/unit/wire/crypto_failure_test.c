@@ -30,7 +30,7 @@ kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t
 
 TEST(test_record)
 {
-  kvf_rank_record record = {.address = {.port = 80}, .rank = 3};
+  kvf_rank_record record = {.address = {.port = 80}, .rank = 3, .dealt = 1};
   kvf_rank_record back = {.rank = 77};
   uint8_t data[KVF_RANK_RECORD_BYTES];
   size_t bytes = 77;

@@ -140,11 +140,30 @@ TEST(layers_on_other_ranks)
     world_add(&w, keys)->layer = layer;
     w.layers = layer + 1;
   }
-  w.producer.stages = 2;
+  w.producer.stage_ends = 0x02;
   check(&w);
-  w.consumer.stages = 3;
+  w.consumer.stage_ends = 0x0c;
   w.consumer.backwards = true;
   check(&w);
+  w.producer.stage_ends = 0x0d;
+  w.producer.stages_inner = true;
+  check_ranks(&w, 2, 1);
+  check_ranks(&w, 2, 4);
+}
+
+/* A stage without any layer of group 0, one without any of group 1. */
+TEST(groups_on_other_ranks)
+{
+  world w = world_of((world_thing[]){recurrent, keys, keys}, 3);
+  w.things[1].layer = 1;
+  w.things[2].layer = 2;
+  w.layers = 3;
+  w.producer.stage_ends = 0x01;
+  check(&w);
+  w.consumer.stage_ends = 0x02;
+  check_ranks(&w, 2, 1);
+  w.consumer.stage_ends = 0x01;
+  check_ranks(&w, 1, 2);
 }
 
 TEST(states_are_whole)
@@ -300,7 +319,6 @@ TEST(descriptions_are_checked)
   REFUSED(d.parts[1].kind = (kvf_part_kind)256);
   REFUSED(d.parts[1].dtype = (kvf_dtype)256);
   REFUSED(d.parts[1].group = KVF_GROUPS_MAX);
-  REFUSED(d.parts[1].group = 2); /* and none in 1 */
   REFUSED(d.regions[0].blocks = 0);
   REFUSED(d.pages.layout.parts_count = 0);
   REFUSED(d.pages.layout.parts_count = KVF_PARTS_MAX + 1);
@@ -312,6 +330,9 @@ TEST(descriptions_are_checked)
   REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 0}));
   REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 3})); /* a block has no whole number of turns */
   REFUSED(d.pages.layout.deal = ((kvf_deal){KVF_RANKS_MAX + 1, 0, 1}));
+  describe(&d);
+  d.parts[0].group = d.parts[1].group = 2; /* and none in 0 or 1, as in a stage of a pipeline */
+  assert_true(kvf_pages_are_valid(&d.pages));
   describe(&d);
   d.pages.layout.deal = (kvf_deal){2, 1, 2};
   assert_true(kvf_pages_are_valid(&d.pages));
@@ -362,29 +383,29 @@ TEST(what_does_not_pair_is_named)
   assert_incompatible(&here, &there, "tokens of a row is 4 here, 8 there");
 }
 
-/* Layer 1 is on the other side only, between two that both have. */
+static void describe_layers(described *d, uint32_t first, uint32_t second)
+{
+  describe(d);
+  d->parts[1] = d->parts[0];
+  d->parts[0].layer = first;
+  d->parts[1].layer = second;
+}
+
+/* Where one side has a layer, the other must have it too, if it has any before and after it. */
 TEST(layers_in_between_must_be_there)
 {
   described here;
   described there;
-  describe(&here);
-  describe(&there);
-  here.parts[1] = here.parts[0];
-  here.parts[1].layer = 2;
-  there.parts[1] = there.parts[0];
-  there.parts[1].layer = 1;
   char message[KVF_MESSAGE_BYTES_MAX];
   kvf_pair pairs[2];
   kvf_plan plan;
+  describe_layers(&here, 1, 2);
+  describe_layers(&there, 0, 1);
   assert_int_equal(kvf_plan_make(&plan, pairs, &here.pages, &there.pages, message), KVF_OK);
   assert_int_equal(plan.pairs_count, 1);
-  kvf_part three[] = {there.parts[0], there.parts[1], there.parts[1]};
-  kvf_pair room[3];
-  three[2].layer = 2;
-  there.pages.layout.parts = three;
-  there.pages.layout.parts_count = 3;
-  assert_int_equal(kvf_plan_make(&plan, room, &here.pages, &there.pages, message), KVF_INCOMPATIBLE);
-  assert_string_equal(message, "layer 1 keys 0: there only, or twice");
+  describe_layers(&here, 0, 2);
+  assert_incompatible(&here, &there, "layer 1 keys 0: there only, or twice");
+  assert_incompatible(&there, &here, "layer 1 keys 0: here only, or twice");
 }
 
 TEST(wants_are_checked)

@@ -1,4 +1,4 @@
-#include "wire/pages.h"
+#include "wire/rank_shares.h"
 
 #include "test.h"
 
@@ -119,15 +119,6 @@ TEST(replicas_share_the_readers)
   }
 }
 
-TEST(replicas_are_ranks_beyond_one_for_each_head)
-{
-  assert_false(kvf_ranks_have_replicas(1, 1, 1));
-  assert_false(kvf_ranks_have_replicas(4, 4, 1));
-  assert_false(kvf_ranks_have_replicas(2, 4, 2));
-  assert_true(kvf_ranks_have_replicas(1, 2, 1));
-  assert_true(kvf_ranks_have_replicas(2, 8, 2));
-}
-
 static kvf_status read_of(kvf_share own, uint32_t producers, uint32_t dealt)
 {
   kvf_rank_share shares[KVF_RANKS_MAX];
@@ -172,4 +163,276 @@ TEST(dealt_ranks_are_all_read)
   assert_int_equal(kvf_rank_shares(&one, 8, 4, 1, shares, &count), KVF_OK);
   assert_int_equal(count, 4);
   assert_share(shares[0], 4, 0, 0, 1);
+}
+
+/* ---- stages ---- */
+
+#define PARTS_MAX 8
+
+typedef struct engine {
+  kvf_rank_record ranks[KVF_RANKS_MAX];
+  uint32_t count;
+} engine;
+
+/* So many ranks more, which have layers from `first` on. */
+static void add_ranks(engine *e, uint32_t ranks, uint32_t first, uint32_t layers)
+{
+  for (uint32_t i = 0; i < ranks; i++, e->count++) {
+    e->ranks[e->count] = (kvf_rank_record){.rank = e->count, .layers = {first, layers}, .dealt = 1};
+  }
+}
+
+static engine two_stages(uint32_t ranks_each)
+{
+  engine e = {.count = 0};
+  add_ranks(&e, ranks_each, 0, 2);
+  add_ranks(&e, ranks_each, 2, 2);
+  return e;
+}
+
+/* A consumer rank that has parts of these layers. */
+typedef struct reader {
+  kvf_part parts[PARTS_MAX];
+  kvf_pages pages;
+  kvf_holding own;
+} reader;
+
+static void reader_of(reader *r, kvf_share share, const uint32_t *layers, uint32_t count)
+{
+  *r = (reader){.pages = {.layout = {.parts = r->parts, .parts_count = count, .share = share}}};
+  for (uint32_t i = 0; i < count; i++) {
+    r->parts[i].layer = layers[i];
+  }
+  r->own = kvf_pages_holding(&r->pages, 0, 1);
+}
+
+static kvf_rank_share shares[KVF_RANKS_MAX];
+static char message[KVF_MESSAGE_BYTES_MAX];
+
+/* How many shares there are. */
+static uint32_t planned(const reader *r, const engine *e, uint64_t turn)
+{
+  uint32_t count = 0;
+  assert_int_equal(kvf_stage_shares(&r->pages, &r->own, e->ranks, e->count, turn, shares, &count, message), KVF_OK);
+  return count;
+}
+
+static void assert_refused(const reader *r, const engine *e, const char *why)
+{
+  uint32_t count = 77;
+  assert_int_equal(kvf_stage_shares(&r->pages, &r->own, e->ranks, e->count, 0, shares, &count, message),
+                   KVF_INCOMPATIBLE);
+  assert_int_equal(count, 77);
+  assert_string_equal(message, why);
+}
+
+static void assert_layers(kvf_rank_share share, uint32_t rank, uint32_t first, uint32_t count)
+{
+  assert_int_equal(share.rank, rank);
+  assert_int_equal(share.layers.first, first);
+  assert_int_equal(share.layers.count, count);
+}
+
+static const uint32_t four_layers[] = {0, 1, 2, 3};
+
+TEST(every_stage_is_read)
+{
+  const engine e = two_stages(2);
+  reader r;
+  reader_of(&r, (kvf_share){0, 2, 2}, four_layers, 4);
+  assert_int_equal(planned(&r, &e, 0), 4);
+  assert_layers(shares[0], 0, 0, 2);
+  assert_layers(shares[1], 1, 0, 2);
+  assert_layers(shares[2], 2, 2, 2);
+  assert_layers(shares[3], 3, 2, 2);
+  assert_share(shares[1], 1, 0, 1, 1);
+  assert_share(shares[3], 3, 0, 1, 1);
+}
+
+/* Of a stage's layers only those that are the reader's are in a share; a stage without any is left alone. */
+TEST(stages_of_the_reader)
+{
+  const engine e = two_stages(1);
+  reader r;
+  reader_of(&r, (kvf_share){0, 1, 1}, four_layers, 1);
+  assert_int_equal(planned(&r, &e, 0), 1);
+  assert_layers(shares[0], 0, 0, 1);
+  reader_of(&r, (kvf_share){0, 1, 1}, four_layers + 1, 2);
+  assert_int_equal(planned(&r, &e, 0), 2);
+  assert_layers(shares[0], 0, 1, 1);
+  assert_layers(shares[1], 1, 2, 1);
+  reader_of(&r, (kvf_share){0, 1, 1}, four_layers + 3, 1);
+  assert_int_equal(planned(&r, &e, 0), 1);
+  assert_layers(shares[0], 1, 3, 1);
+}
+
+/* Ranks that follow each other need not be of one stage. */
+TEST(stages_may_take_turns)
+{
+  engine e = {.count = 0};
+  for (uint32_t i = 0; i < 4; i++) {
+    add_ranks(&e, 1, i % 2 * 2, 2);
+  }
+  reader r;
+  reader_of(&r, (kvf_share){1, 1, 2}, four_layers, 4);
+  assert_int_equal(planned(&r, &e, 0), 2);
+  assert_layers(shares[0], 2, 0, 2);
+  assert_layers(shares[1], 3, 2, 2);
+}
+
+TEST(each_stage_has_its_replicas)
+{
+  const engine e = two_stages(2);
+  reader r;
+  reader_of(&r, (kvf_share){0, 1, 1}, four_layers, 4);
+  for (uint64_t turn = 0; turn < 4; turn++) {
+    assert_int_equal(planned(&r, &e, turn), 2);
+    assert_int_equal(shares[0].rank, turn % 2);
+    assert_int_equal(shares[1].rank, 2 + turn % 2);
+  }
+}
+
+TEST(tokens_are_dealt_within_a_stage)
+{
+  engine e = two_stages(4);
+  reader r;
+  for (uint32_t i = 0; i < e.count; i++) {
+    e.ranks[i].dealt = 2;
+  }
+  reader_of(&r, (kvf_share){1, 1, 2}, four_layers, 4);
+  assert_int_equal(planned(&r, &e, 0), 4);
+  for (uint32_t i = 0; i < 4; i++) {
+    assert_int_equal(shares[i].rank, (i < 2 ? 2 : 6) + i % 2);
+    assert_int_equal(shares[i].dealt, 2);
+    assert_int_equal(shares[i].deal_rank, i % 2);
+  }
+}
+
+/* Made before there was memory, a record says nothing. */
+TEST(ranks_that_do_not_say_have_all_layers)
+{
+  engine e = {.count = 0};
+  reader r;
+  add_ranks(&e, 2, 0, 0);
+  reader_of(&r, (kvf_share){0, 2, 2}, four_layers, 4);
+  assert_int_equal(planned(&r, &e, 0), 2);
+  assert_layers(shares[0], 0, 0, 4);
+  assert_layers(shares[1], 1, 0, 4);
+}
+
+/* No more than layers in between that the reader has not either. */
+TEST(layers_may_be_missing_on_both_sides)
+{
+  static const uint32_t layers[] = {0, 9, 1};
+  engine e = {.count = 0};
+  reader r;
+  add_ranks(&e, 1, 0, 2);
+  add_ranks(&e, 1, 4, 2);
+  add_ranks(&e, 1, 8, 4);
+  reader_of(&r, (kvf_share){0, 1, 1}, layers, 3);
+  assert_int_equal(planned(&r, &e, 0), 2);
+  assert_layers(shares[0], 0, 0, 2);
+  assert_layers(shares[1], 2, 9, 1);
+}
+
+TEST(regions_are_layers)
+{
+  const engine e = two_stages(1);
+  kvf_region_layout regions[3] = {{.heads = 1, .heads_total = 1}};
+  const kvf_pages pages = {.regions = regions, .regions_count = 3};
+  const kvf_holding own = kvf_pages_holding(&pages, 0, 1);
+  uint32_t count = 0;
+  assert_int_equal(kvf_stage_shares(&pages, &own, e.ranks, e.count, 0, shares, &count, message), KVF_OK);
+  assert_int_equal(count, 2);
+  assert_layers(shares[1], 1, 2, 1);
+}
+
+TEST(stages_that_do_not_fit_are_refused)
+{
+  reader r;
+  engine e = two_stages(2);
+  static const uint32_t layers[] = {3, 4};
+  reader_of(&r, (kvf_share){0, 2, 2}, layers, 2);
+  assert_refused(&r, &e, "no rank of the producer has layer 4");
+  reader_of(&r, (kvf_share){0, 2, 2}, four_layers, 4);
+  e.count = 3;
+  assert_refused(&r, &e, "2 ranks of the producer have layers from 0 on, and 1 from 2 on");
+  e.count = 0;
+  add_ranks(&e, 1, 2, 2);
+  add_ranks(&e, 1, 0, 3);
+  assert_refused(&r, &e, "the producer's ranks have layers 2 to 3, and 0 to 2: neither the same nor apart");
+  e.count = 0;
+  add_ranks(&e, 1, 0, 4);
+  add_ranks(&e, 1, 1, 1);
+  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 1 to 1: neither the same nor apart");
+  e.count = 0;
+  add_ranks(&e, 1, 0, 4);
+  add_ranks(&e, 1, 0, 0);
+  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 0 to 65535: neither the same nor apart");
+  e = two_stages(2);
+  for (uint32_t i = 0; i < e.count; i++) {
+    e.ranks[i].dealt = 3;
+  }
+  assert_refused(&r, &e, "2 of 2 heads cannot be read from 2 ranks with tokens dealt to 3");
+}
+
+TEST(numbers_of_ranks_have_a_limit)
+{
+  engine e = {.count = 0};
+  reader r;
+  uint32_t count = 77;
+  reader_of(&r, (kvf_share){0, 1, 1}, four_layers, 1);
+  assert_int_equal(kvf_stage_shares(&r.pages, &r.own, e.ranks, 0, 0, shares, &count, message), KVF_INVALID);
+  assert_int_equal(kvf_stage_shares(&r.pages, &r.own, e.ranks, KVF_RANKS_MAX + 1, 0, shares, &count, message),
+                   KVF_LIMIT);
+  assert_int_equal(count, 77);
+  for (uint32_t i = 0; i < KVF_RANKS_MAX; i++) {
+    add_ranks(&e, 1, i, 1);
+  }
+  assert_int_equal(planned(&r, &e, 0), 1);
+  assert_layers(shares[0], 0, 0, 1);
+}
+
+static bool have_replicas(uint32_t heads, uint32_t stage_ranks, uint32_t dealt)
+{
+  engine e = two_stages(stage_ranks);
+  for (uint32_t i = 0; i < e.count; i++) {
+    e.ranks[i].dealt = dealt;
+  }
+  return kvf_ranks_have_replicas(heads, e.ranks, e.count);
+}
+
+TEST(replicas_are_ranks_of_a_stage_beyond_one_for_each_head)
+{
+  assert_false(have_replicas(1, 1, 1));
+  assert_false(have_replicas(4, 4, 1));
+  assert_false(have_replicas(2, 4, 2));
+  assert_true(have_replicas(1, 2, 1));
+  assert_true(have_replicas(2, 8, 2));
+}
+
+/* What is planned of rank 2 of the four of two stages, which has head 0 of 2 of layers 2 and 3. */
+TEST(a_rank_must_have_what_is_planned)
+{
+  const engine e = two_stages(2);
+  reader r;
+  reader_of(&r, (kvf_share){0, 2, 2}, four_layers, 4);
+  assert_int_equal(planned(&r, &e, 0), 4);
+  const kvf_holding good = {{2, 2}, {0, 1, 2}, {1, 0, 1}};
+  assert_true(kvf_rank_share_is_held(&shares[2], &r.own, &good));
+  kvf_holding more = good;
+  more.layers = (kvf_layers){1, 9};
+  assert_true(kvf_rank_share_is_held(&shares[2], &r.own, &more));
+#define NOT_HELD(change)                                            \
+  do {                                                              \
+    kvf_holding bad = good;                                         \
+    bad.change;                                                     \
+    assert_false(kvf_rank_share_is_held(&shares[2], &r.own, &bad)); \
+  } while (0)
+  NOT_HELD(layers.first = 3);
+  NOT_HELD(layers.count = 1);
+  NOT_HELD(layers.count = 0);
+  NOT_HELD(share.first_head = 1);
+  NOT_HELD(deal.ranks = 2);
+  NOT_HELD(deal.rank = 1);
 }

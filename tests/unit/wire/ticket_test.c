@@ -37,6 +37,8 @@ static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
     assert_int_equal(a->rank[i].rank, i);
     assert_memory_equal(&a->rank[i].address, &b->rank[i].address, sizeof(kvf_address));
     assert_memory_equal(&a->rank[i].incarnation, &b->rank[i].incarnation, sizeof(kvf_incarnation));
+    assert_memory_equal(&a->rank[i].layers, &b->rank[i].layers, sizeof(kvf_layers));
+    assert_int_equal(a->rank[i].dealt, b->rank[i].dealt);
   }
   assert_memory_equal(&a->lease, &b->lease, sizeof(kvf_lease));
   assert_memory_equal(a->prompt.hash, b->prompt.hash, sizeof(a->prompt.hash));
@@ -78,7 +80,7 @@ TEST(test_round_trip)
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   size_t bytes = round_trip(&ticket);
-  assert_memory_equal(text, "kvf3.", 5);
+  assert_memory_equal(text, "kvf4.", 5);
   for (size_t i = 0; i < bytes; i++) {
     assert_true(text[i] > ' ' && text[i] <= 'z' && text[i] != '"' && text[i] != '\\');
   }
@@ -198,7 +200,7 @@ TEST(test_one_text_per_ticket)
   for (size_t more = 1; more <= 2; more++) {
     uint8_t mac[KVF_HASH_BYTES];
     memset(payload + payload_bytes, 0, more);
-    put(text, "kvf3.", 5);
+    put(text, "kvf4.", 5);
     kvf_base64url_encode(payload, payload_bytes + more, text + 5);
     char *last = text + 5 + kvf_base64url_text_bytes(payload_bytes + more);
     last[-1] = (char)(last[-1] + 1);
@@ -238,6 +240,12 @@ TEST(test_encoding_refuses)
   ticket.rank[1].address.port = 0;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
+  ticket.rank[1].layers = (kvf_layers){KVF_LAYERS_MAX, 1};
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.rank[1].dealt = 1; /* rank 0 says 2 */
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
   ticket.lease.id = KVF_LEASE_ID_MAX + 1;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
@@ -269,8 +277,10 @@ TEST(test_encoding_refuses)
 /* Offsets in the payload of some_ticket(). */
 enum {
   AT_RANKS = 0,
-  AT_PORT_1 = 1 + 34 + 16,
-  AT_LEASE = 1 + 2 * 34,
+  AT_PORT_1 = 1 + KVF_RANK_FIELD_BYTES + 16,
+  AT_LAYERS_1 = AT_PORT_1 + 2 + 16,
+  AT_DEALT_1 = AT_LAYERS_1 + 8,
+  AT_LEASE = 1 + 2 * KVF_RANK_FIELD_BYTES,
   AT_TOKENS = AT_LEASE + 28 + 32 + 32,
   AT_BLOCK_TOKENS = AT_TOKENS + 4,
   AT_TTL = AT_BLOCK_TOKENS + 4,
@@ -292,6 +302,13 @@ TEST(test_sealed_payloads_are_checked)
               {AT_RANKS, {65}, 1},
               {AT_RANKS, {255}, 1},
               {AT_PORT_1, {0, 0}, 2},
+              {AT_LAYERS_1 + 1, {0, 1}, 2}, /* from 65544 on */
+              {AT_LAYERS_1 + 4, {0}, 1},    /* none, but not from 0 on */
+              {AT_LAYERS_1 + 4, {0xf9, 0xff}, 2},
+              {AT_LAYERS_1 + 4, {0xff, 0xff, 0xff, 0xff}, 4},
+              {AT_DEALT_1, {0}, 1},
+              {AT_DEALT_1, {3}, 1}, /* rank 0 says 2 */
+              {AT_DEALT_1, {KVF_RANKS_MAX + 1}, 1},
               {AT_LEASE + 7, {0x41}, 1},
               {AT_TOKENS, {97}, 1},
               {AT_TOKENS, {80}, 1},
@@ -472,7 +489,7 @@ TEST(test_text_limit)
 TEST(test_versions_and_garbage)
 {
   static const char *const rows[] = {
-      "", "kvf3.", "kvf3", "null", "kvf3..", "kvf3.AAAA.AAAA", "kvf3..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
+      "", "kvf4.", "kvf4", "null", "kvf4..", "kvf4.AAAA.AAAA", "kvf4..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
   kvf_key none = {.bytes = 0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     assert_int_equal(decode(rows[i], strlen(rows[i]), &none, 1), KVF_BAD_TICKET);

@@ -54,6 +54,8 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
   for (uint32_t i = 0; i < ticket.ranks; i++) {
     ticket.rank[i].rank = i;
     ticket.rank[i].address.port = (uint16_t)(4000 + i);
+    ticket.rank[i].layers = (kvf_layers){8 * i, 8};
+    ticket.rank[i].dealt = 2;
     fill(ticket.rank[i].address.ip, sizeof(ticket.rank[i].address.ip), (uint8_t)(10 + i));
     fill(&ticket.rank[i].incarnation, sizeof(ticket.rank[i].incarnation), (uint8_t)(20 + i));
   }
@@ -69,7 +71,7 @@ static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *k
 {
   uint8_t mac[KVF_HASH_BYTES];
   size_t at = 5 + kvf_base64url_text_bytes(bytes);
-  put(text, "kvf3.", 5);
+  put(text, "kvf4.", 5);
   kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   assert_int_equal(kvf_hmac(key, spans, 2, mac), KVF_OK);
