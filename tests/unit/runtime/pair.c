@@ -237,6 +237,23 @@ bool pair_holds(const pair_node *n, uint32_t block, uint32_t seed, uint32_t posi
   return true;
 }
 
+uint32_t pair_groups = 1;
+
+typedef struct all_groups {
+  uint32_t ids[PAIR_GROUPS_MAX * PAIR_BLOCKS];
+  uint32_t counts[PAIR_GROUPS_MAX];
+  kvf_blocks blocks;
+} all_groups;
+
+static void list_groups(const uint32_t *ids, uint32_t count, all_groups *out)
+{
+  for (uint32_t group = 0; group < pair_groups; group++) {
+    memcpy(&out->ids[(size_t)group * count], ids, count * sizeof(ids[0]));
+    out->counts[group] = count;
+  }
+  out->blocks = (kvf_blocks){.ids = out->ids, .counts = out->counts, .groups = pair_groups};
+}
+
 void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out)
 {
   memset(out, 0, sizeof(*out));
@@ -246,11 +263,12 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
     out->blocks[i] = (first + 2 * i) % PAIR_BLOCKS;
     pair_fill(producer, out->blocks[i], seed, i);
   }
-  assert_int_equal(kvf_lease_reserve(producer->node, count, 0, &out->lease), KVF_OK);
-  kvf_blocks blocks = {.ids = out->blocks, .counts = &out->count, .groups = 1};
-  assert_int_equal(
-      kvf_ticket_make(producer->node, &out->lease, &blocks, &out->prompt, out->text, sizeof(out->text), &out->bytes),
-      KVF_OK);
+  assert_int_equal(kvf_lease_reserve(producer->node, pair_groups * count, 0, &out->lease), KVF_OK);
+  all_groups all;
+  list_groups(out->blocks, count, &all);
+  assert_int_equal(kvf_ticket_make(producer->node, &out->lease, &all.blocks, &out->prompt, out->text, sizeof(out->text),
+                                   &out->bytes),
+                   KVF_OK);
   if (publish) {
     pair_publish(producer, out);
   }
@@ -263,8 +281,9 @@ void pair_publish(pair_node *producer, const pair_ticket *ticket)
 
 kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, const kvf_ordering_point *after)
 {
-  kvf_blocks blocks = {.ids = ticket->blocks, .counts = &ticket->count, .groups = 1};
-  return kvf_lease_publish(producer->node, &ticket->lease, &blocks, &ticket->prompt, after, 7);
+  all_groups all;
+  list_groups(ticket->blocks, ticket->count, &all);
+  return kvf_lease_publish(producer->node, &ticket->lease, &all.blocks, &ticket->prompt, after, 7);
 }
 
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id)
@@ -290,11 +309,13 @@ kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint6
   for (uint32_t i = 0; i < ticket->count; i++) {
     destination[i] = first + i;
   }
+  all_groups all;
+  list_groups(destination, ticket->count, &all);
   kvf_load_params load = {.request_id = id,
                           .ticket = ticket->text,
                           .ticket_bytes = ticket->bytes,
                           .prompt = ticket->prompt,
-                          .destination = {.ids = destination, .counts = &ticket->count, .groups = 1},
+                          .destination = all.blocks,
                           .user = 5,
                           .after = after};
   return kvf_load_start(consumer->node, &load);

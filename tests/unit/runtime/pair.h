@@ -9,6 +9,7 @@
 
 #define PAIR_BLOCKS 64
 #define PAIR_REGIONS 3
+#define PAIR_GROUPS_MAX 2
 #ifndef PAIR_BLOCK_BYTES
 #define PAIR_BLOCK_BYTES 4096
 #endif
@@ -50,6 +51,8 @@ typedef struct pair_option {
 
 /* What the pages of nodes that are opened from now on are; NULL: each region is a part. */
 extern const kvf_layout *pair_layout;
+/* KV groups of what is offered and loaded from now on, at most PAIR_GROUPS_MAX: all in the same blocks. */
+extern uint32_t pair_groups;
 
 /* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "host",
  * "cuda", "test" or "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a

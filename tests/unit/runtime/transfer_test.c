@@ -346,6 +346,56 @@ TEST(parts_go_where_they_are_here)
   load_parts("tcp");
 }
 
+/* A part in each region, of layers from `first` on; the first layer of all is alone in its group. */
+static void register_layers(pair_node *node, uint32_t first, uint32_t layers, const pair_option *options)
+{
+  kvf_part parts[PAIR_REGIONS];
+  for (uint32_t i = 0; i < layers; i++) {
+    parts[i] = (kvf_part){.layer = first + i,
+                          .group = first + i > 0,
+                          .region = i,
+                          .unit_bytes = PAIR_BLOCK_BYTES,
+                          .rows = 1,
+                          .heads = 1,
+                          .heads_total = 1};
+  }
+  const kvf_layout layout = {.parts = parts, .parts_count = layers, .share = {.heads = 1, .heads_total = 1}};
+  pair_layout = &layout;
+  pair_open_node(node, options);
+  pair_layout = NULL;
+}
+
+/* A consumer that is the last stage of a pipeline: what is of the other group moves nothing, in a read of its own. */
+static void load_a_stage(const char *transport)
+{
+  const pair_option options[] = {{"transports", transport}, {"chunk_bytes", "4096"}, {NULL, NULL}};
+  pair_result result;
+  register_layers(&p.producer, 0, PAIR_REGIONS, options);
+  register_layers(&p.consumer, 1, PAIR_REGIONS - 1, options);
+  pair_groups = 2;
+  pair_offer(&p.producer, 0, COUNT, 1, true, &ticket);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 0);
+  pair_groups = 1;
+  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(result.report.prefix, 2 * COUNT);
+  for (uint32_t layer = 1; layer < PAIR_REGIONS; layer++) {
+    for (uint32_t i = 0; i < COUNT; i++) {
+      assert_memory_equal(p.consumer.pool[layer - 1] + (size_t)i * PAIR_BLOCK_BYTES,
+                          p.producer.pool[layer] + (size_t)ticket.blocks[i] * PAIR_BLOCK_BYTES, PAIR_BLOCK_BYTES);
+    }
+  }
+  assert_int_equal(pair_stat(&p.consumer, "bytes_loaded", ""), COUNT * (PAIR_REGIONS - 1) * PAIR_BLOCK_BYTES);
+  assert_int_equal(pair_stat(&p.consumer, "chunks", ""), 2 * COUNT);
+  pair_close(&p);
+}
+
+TEST(a_stage_gets_its_layers)
+{
+  load_a_stage("local");
+  load_a_stage("tcp");
+}
+
 /* Blocks that are neighbours on both sides are one piece, in each region. */
 SET_TEST(pieces_are_counted)
 {
