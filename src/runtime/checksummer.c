@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "transport/checksums.h"
+#include "transport/paging.h"
 #include "transport/thread.h"
 
 struct kvf_checksummer_job {
@@ -16,6 +18,7 @@ struct kvf_checksummer_job {
 
 struct kvf_checksummer {
   kvf_node *node;
+  kvf_paging *pages;                         /* of the node's memory, with checksums */
   uint32_t count;                            /* groups, and so regions of each of the next */
   kvf_region checksums[KVF_GROUPS_MAX];      /* of what is published */
   kvf_region checksums_read[KVF_GROUPS_MAX]; /* of what is loaded, as it came */
@@ -31,15 +34,14 @@ struct kvf_checksummer {
 /* False: there is no need to go on. */
 static bool sum_blocks(kvf_checksummer *checksummer, const kvf_checksummer_job *job)
 {
-  const kvf_node *node = checksummer->node;
+  const kvf_paging *pages = checksummer->pages;
   const uint32_t *next = job->ids;
   for (uint32_t group = 0; group < job->groups; group++) {
     for (const uint32_t *end = next + job->counts[group]; next < end; next++) {
       if (atomic_load_explicit(&checksummer->stop, memory_order_relaxed)) {
         return false;
       }
-      if (*next != KVF_BLOCK_NONE &&
-          !kvf_checksums_make(node->regions, node->regions_count, &checksummer->checksums[group], *next)) {
+      if (*next != KVF_BLOCK_NONE && !kvf_checksums_make(&pages->plan, pages->served, group, *next)) {
         return false; /* the lease is never live, and runs out */
       }
     }
@@ -79,40 +81,57 @@ static void *run(void *context)
   return NULL;
 }
 
-kvf_status kvf_checksummer_open(kvf_node *node, kvf_checksummer **out)
+/* Both kinds of checksums, and what they are of. */
+static kvf_status open_checksums(kvf_checksummer *checksummer, const kvf_pages *pages, char *message)
 {
-  uint32_t read_count = 0;
+  kvf_checksums_layout layout;
+  kvf_transport_memory memory = {
+      .regions = checksummer->node->regions, .regions_count = pages->regions_count, .layout = pages->layout};
+  kvf_status status = kvf_checksums_lay_out(pages, &layout, message);
+  if (status != KVF_OK) {
+    return status;
+  }
+  checksummer->count = layout.count;
+  status = kvf_checksums_open(&layout, checksummer->checksums);
+  if (status == KVF_OK) {
+    status = kvf_checksums_open(&layout, checksummer->checksums_read);
+  }
+  kvf_checksummer_describe(checksummer, &memory);
+  checksummer->pages = status == KVF_OK ? kvf_paging_of_memory(&memory) : NULL;
+  return checksummer->pages != NULL ? KVF_OK : kvf_fail(KVF_NO_MEMORY, message, "no memory for checksums");
+}
+
+static void free_checksummer(kvf_checksummer *checksummer)
+{
+  free(checksummer->pages);
+  kvf_checksums_close(checksummer->checksums_read, checksummer->count);
+  kvf_checksums_close(checksummer->checksums, checksummer->count);
+  free(checksummer);
+}
+
+kvf_status kvf_checksummer_open(kvf_node *node, const kvf_pages *pages, kvf_checksummer **out, char *message)
+{
   kvf_checksummer *checksummer = calloc(1, sizeof(*checksummer));
   if (checksummer == NULL) {
-    return KVF_NO_MEMORY;
+    return kvf_fail(KVF_NO_MEMORY, message, "no memory for checksums");
   }
   checksummer->node = node;
   kvf_list_init(&checksummer->jobs);
-  kvf_status status =
-      kvf_checksums_open(node->regions, node->regions_count, checksummer->checksums, &checksummer->count);
+  kvf_status status = open_checksums(checksummer, pages, message);
   if (status != KVF_OK) {
-    goto free_checksummer;
-  }
-  status = kvf_checksums_open(node->regions, node->regions_count, checksummer->checksums_read, &read_count);
-  if (status != KVF_OK) {
-    goto close_checksums;
+    free_checksummer(checksummer);
+    return status;
   }
   (void)pthread_mutex_init(&checksummer->lock, NULL);
   (void)pthread_cond_init(&checksummer->work, NULL);
-  if (kvf_thread_start(&checksummer->thread, "kvf-checksums", run, checksummer, &node->cpus) == 0) {
-    *out = checksummer;
-    return KVF_OK;
+  if (kvf_thread_start(&checksummer->thread, "kvf-checksums", run, checksummer, &node->cpus) != 0) {
+    (void)pthread_cond_destroy(&checksummer->work);
+    (void)pthread_mutex_destroy(&checksummer->lock);
+    free_checksummer(checksummer);
+    return kvf_fail(KVF_SYSTEM, message, "no thread for checksums");
   }
-  status = KVF_SYSTEM;
-  (void)pthread_cond_destroy(&checksummer->work);
-  (void)pthread_mutex_destroy(&checksummer->lock);
-  kvf_checksums_close(checksummer->checksums_read, read_count);
-
-close_checksums:
-  kvf_checksums_close(checksummer->checksums, checksummer->count);
-free_checksummer:
-  free(checksummer);
-  return status;
+  *out = checksummer;
+  return KVF_OK;
 }
 
 void kvf_checksummer_describe(const kvf_checksummer *checksummer, kvf_transport_memory *memory)
@@ -148,9 +167,7 @@ void kvf_checksummer_close(kvf_checksummer *checksummer)
   }
   (void)pthread_cond_destroy(&checksummer->work);
   (void)pthread_mutex_destroy(&checksummer->lock);
-  kvf_checksums_close(checksummer->checksums_read, checksummer->count);
-  kvf_checksums_close(checksummer->checksums, checksummer->count);
-  free(checksummer);
+  free_checksummer(checksummer);
 }
 
 kvf_checksummer_job *kvf_checksummer_prepare(const kvf_lease *lease, const kvf_blocks *blocks)

@@ -205,6 +205,21 @@ static kvf_status copy_regions(kvf_node *node, const kvf_region *regions, uint32
   return KVF_OK;
 }
 
+/* If the node is to have one. */
+static kvf_status open_checksummer(kvf_node *node, const kvf_welcome *welcome)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
+  if (!node->config.checksum) {
+    return KVF_OK;
+  }
+  kvf_status status = kvf_checksummer_open(node, &pages, &node->checksummer, message);
+  if (status != KVF_OK) {
+    kvf_log(&node->logger, KVF_LOG_ERROR, "option checksum: %s", message);
+  }
+  return status;
+}
+
 static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint32_t count, const kvf_layout *layout)
 {
   kvf_welcome welcome = {0};
@@ -225,9 +240,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   if (status != KVF_OK) {
     goto free_welcome;
   }
-  if (node->config.checksum) {
-    status = kvf_checksummer_open(node, &node->checksummer);
-  }
+  status = open_checksummer(node, &welcome);
   if (status == KVF_OK) {
     kvf_ordering *ordering;
     status = kvf_ordering_open(node, &ordering);

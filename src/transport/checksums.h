@@ -1,11 +1,16 @@
 /* Checksums of blocks (option `checksum`).
  *
- * For each KV group there is one region more, its checksums: a row for each block and in it, KV heads outermost like
- * everywhere, one checksum for each region of the group. So the checksums of any heads of any block are read like the
- * bytes that they are of: in the same chunk, under the same fence, into the reader's own rows, however either side
- * splits the heads. A sum covers one head of one block in one region, and is stored in little-endian order.
+ * For each KV group there is one region more, its checksums: a row for each block and in it, for each part of the
+ * group, in the order of the parts, a checksum for each head that the rank has of it. In a plan, those of a part are a
+ * pair of their own, with the part's layer, group and heads: so they are read like the bytes that they are of, in the
+ * same chunk, under the same fence, into the reader's own rows, whatever layers and heads either side has. A sum covers
+ * one head of one block in one part, and is stored in little-endian order.
  *
- * Sums regions follow the others, in the order of their groups, each group having one.
+ * Sums regions follow the others, in the order of their groups. Pairs of sums follow the others too, a group's in one
+ * run.
+ *
+ * A sum goes with a whole block, and a region's index names its part. So a part with several rows (whose blocks may be
+ * cut), tokens that are dealt, and parts that share a region have no sums.
  */
 #ifndef KVF_TRANSPORT_CHECKSUMS_H
 #define KVF_TRANSPORT_CHECKSUMS_H
@@ -16,26 +21,38 @@
 /* What a consumer that has checksums logs of a producer that has none. */
 #define KVF_NO_CHECKSUMS_LINE "it has no checksums (option checksum): its blocks are loaded without being verified"
 
-/* The layouts of the checksums of a rank's regions, which are valid together. Returns how many: the number of groups,
- * or 0 if a row would be longer than a block can be. */
-uint32_t kvf_checksums_layouts(const kvf_region_layout *regions, uint32_t count, kvf_region_layout out[KVF_GROUPS_MAX]);
+/* Where the checksums of a rank's pages lie. */
+typedef struct kvf_checksums_layout {
+  uint32_t count;                         /* of groups, and so of rows */
+  uint32_t first_region;                  /* the number of the first group's region */
+  kvf_region_layout rows[KVF_GROUPS_MAX]; /* of a region each */
+  uint32_t offsets[KVF_REGIONS_MAX];      /* in a row: of the part that lies in the region of that index */
+} kvf_checksums_layout;
 
-/* Makes room for the checksums of these valid regions: *count regions at `out`, all zero, for kvf_checksums_close().
- * Pages that are not used cost nothing. KVF_LIMIT: see kvf_checksums_layouts(). KVF_NO_MEMORY. On failure *count is 0.
- */
-KVF_MUST_USE kvf_status kvf_checksums_open(const kvf_region *regions, uint32_t regions_count,
-                                           kvf_region out[KVF_GROUPS_MAX], uint32_t *count);
+/* Lays out the checksums of valid pages. KVF_INVALID: they are among those that have none. KVF_LIMIT: a row would be
+ * longer than a block can be, or a region than KVF_REGION_BYTES_MAX. message (KVF_MESSAGE_BYTES_MAX) says which part
+ * and why. */
+KVF_MUST_USE kvf_status kvf_checksums_lay_out(const kvf_pages *pages, kvf_checksums_layout *out, char *message);
+
+/* Adds to a plan the pairs of the checksums of its pairs, as many, and wants them. `pairs`, which is the plan's, has
+ * room for them. */
+void kvf_checksums_join(kvf_plan *plan, kvf_pair *pairs, const kvf_checksums_layout *local,
+                        const kvf_checksums_layout *remote);
+
+/* Makes room for checksums: layout->count regions at `out`, all zero, for kvf_checksums_close(). Pages that are not
+ * used cost nothing. KVF_NO_MEMORY: none is left. */
+KVF_MUST_USE kvf_status kvf_checksums_open(const kvf_checksums_layout *layout, kvf_region out[KVF_GROUPS_MAX]);
 void kvf_checksums_close(kvf_region *checksums, uint32_t count);
 
-/* Writes a block's row in `checksums`, which is its group's, from the block's bytes. Others may read the row meanwhile:
- * checksums that stay the same are not written. One writer a row. False: the memory's device has failed. */
-KVF_MUST_USE bool kvf_checksums_make(const kvf_region *regions, uint32_t regions_count, const kvf_region *checksums,
-                                     uint32_t block);
+/* Writes a block's row of checksums from the block's bytes. The plan is that of the rank's own pages, with checksums;
+ * `regions` are these, and then the checksums. Others may read the row meanwhile: checksums that stay the same are not
+ * written. One writer a row. False: the memory's device has failed. */
+KVF_MUST_USE bool kvf_checksums_make(const kvf_plan *plan, const kvf_region *regions, uint32_t group, uint32_t block);
 
 /* Of a read that has ended with KVF_OK, whose lease the sample says is live: counts how many of the chunk's leading
- * items have, at their local blocks, the bytes that their local checksums say (`verified`, which is 0), and
- * KVF_CHECKSUM if not all have. The chunk has been read whole; each region is a part, and the last `checksums_count`
- * are checksums. */
-void kvf_checksums_judge(const kvf_chunk *chunk, uint32_t checksums_count, kvf_read_result *result);
+ * items have, at their local blocks, in what has moved, the bytes that their local checksums say (`verified`, which is
+ * 0), and KVF_CHECKSUM if not all have. The chunk has been read whole; if its want has no checksums, nothing is done.
+ */
+void kvf_checksums_judge(const kvf_chunk *chunk, kvf_read_result *result);
 
 #endif

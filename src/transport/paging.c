@@ -10,7 +10,7 @@
 static kvf_paging *alloc(uint32_t regions_count, uint32_t own_count, const kvf_layout *layout)
 {
   const size_t rooms = (size_t)regions_count + KVF_GROUPS_MAX;
-  const size_t pairs = rooms + layout->parts_count;
+  const size_t pairs = 2 * (layout->parts == NULL ? regions_count : layout->parts_count);
   kvf_paging *paging =
       calloc(1, sizeof(*paging) + (size_t)2 * own_count * sizeof(kvf_region) + rooms * sizeof(kvf_region_layout) +
                     pairs * sizeof(kvf_pair) + layout->parts_count * sizeof(kvf_part));
@@ -30,6 +30,17 @@ static kvf_paging *alloc(uint32_t regions_count, uint32_t own_count, const kvf_l
   return paging;
 }
 
+/* Of the rank's own memory, if it has them. */
+static kvf_checksums_layout checksums_of(const kvf_paging *own)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_checksums_layout layout;
+  kvf_status status = kvf_checksums_lay_out(&own->pages, &layout, message);
+  assert(status == KVF_OK && layout.count == own->checksums_count);
+  (void)status;
+  return layout;
+}
+
 kvf_paging *kvf_paging_of_memory(const kvf_transport_memory *memory)
 {
   const uint32_t regions = memory->regions_count;
@@ -46,8 +57,11 @@ kvf_paging *kvf_paging_of_memory(const kvf_transport_memory *memory)
   paging->table = memory->table;
   paging->table_slots = memory->table_slots;
   paging->checksums_count = memory->checksums_count;
-  paging->pages.regions_count = count;
   kvf_plan_own(&paging->plan, paging->pairs, &paging->pages);
+  if (paging->checksums_count > 0) {
+    const kvf_checksums_layout checksums = checksums_of(paging);
+    kvf_checksums_join(&paging->plan, paging->pairs, &checksums, &checksums);
+  }
   return paging;
 }
 
@@ -62,26 +76,32 @@ kvf_paging *kvf_paging_of_link(const kvf_link_spec *spec)
 
 kvf_status kvf_paging_pair(kvf_paging *theirs, const kvf_paging *ours, char *message)
 {
-  kvf_pages local = ours->pages;
-  local.regions_count = ours->regions_count;
-  return kvf_plan_make(&theirs->plan, theirs->pairs, &local, &theirs->pages, message);
+  return kvf_plan_make(&theirs->plan, theirs->pairs, &ours->pages, &theirs->pages, message);
+}
+
+uint32_t kvf_paging_lay_out_checksums(kvf_paging *theirs)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_checksums_layout layout;
+  if (kvf_checksums_lay_out(&theirs->pages, &layout, message) != KVF_OK) {
+    return 0;
+  }
+  memcpy(theirs->regions + theirs->regions_count, layout.rows, layout.count * sizeof(layout.rows[0]));
+  return layout.count;
 }
 
 bool kvf_paging_agree_on_checksums(kvf_paging *theirs, const kvf_paging *ours, bool they_have)
 {
   char message[KVF_MESSAGE_BYTES_MAX];
+  kvf_checksums_layout remote;
   if (ours->checksums_count == 0) {
     return true;
   }
-  uint32_t groups =
-      kvf_checksums_layouts(theirs->regions, theirs->regions_count, theirs->regions + theirs->regions_count);
-  if (!they_have || theirs->pages.layout.parts != NULL || groups != ours->checksums_count) {
+  if (!they_have || kvf_checksums_lay_out(&theirs->pages, &remote, message) != KVF_OK) {
     return false;
   }
-  theirs->checksums_count = groups;
-  theirs->pages.regions_count += groups;
-  kvf_status status = kvf_plan_make(&theirs->plan, theirs->pairs, &ours->pages, &theirs->pages, message);
-  assert(status == KVF_OK); /* as their regions do */
-  (void)status;
+  const kvf_checksums_layout local = checksums_of(ours);
+  theirs->checksums_count = remote.count;
+  kvf_checksums_join(&theirs->plan, theirs->pairs, &local, &remote);
   return true;
 }

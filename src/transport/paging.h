@@ -9,11 +9,11 @@
 #include "wire/pages.h"
 
 typedef struct kvf_paging {
-  kvf_pages pages;            /* its regions, then, if they are used, their checksums */
-  uint32_t regions_count;     /* without checksums */
+  kvf_pages pages;            /* without checksums */
+  uint32_t regions_count;     /* of `pages` */
   uint32_t checksums_count;   /* that are used: of a link 0 if one of the two sides has none */
-  kvf_region_layout *regions; /* of `pages`; room for the checksums of all groups */
-  kvf_pair *pairs;            /* of `plan`; room for a pair a part, and for checksums */
+  kvf_region_layout *regions; /* of `pages`, then of the checksums; room for those of all groups */
+  kvf_pair *pairs;            /* of `plan`; room for a pair a part, and for its checksums */
   kvf_plan plan;
 
   /* Of the rank's own memory. */
@@ -22,6 +22,12 @@ typedef struct kvf_paging {
   kvf_region *local;  /* its regions, then the checksums of what is read */
   kvf_region *served; /* its regions, then the checksums of what others read */
 } kvf_paging;
+
+/* Regions that reads are of: with the checksums that are used. */
+static inline uint32_t kvf_paging_regions(const kvf_paging *paging)
+{
+  return paging->regions_count + paging->checksums_count;
+}
 
 /* What is registered here, checksums included, with the plan of a sender. NULL: no memory. */
 kvf_paging *kvf_paging_of_memory(const kvf_transport_memory *memory);
@@ -32,6 +38,10 @@ kvf_paging *kvf_paging_of_link(const kvf_link_spec *spec);
 /* Checks what the peer says, and makes the plan of reading it, without checksums. KVF_INCOMPATIBLE: the message
  * (KVF_MESSAGE_BYTES_MAX) says why. */
 KVF_MUST_USE kvf_status kvf_paging_pair(kvf_paging *theirs, const kvf_paging *ours, char *message);
+
+/* Writes what the checksums of a peer must be, which kvf_paging_pair() has checked, behind its regions. Returns how
+ * many there are; 0: its pages are among those that have none. */
+uint32_t kvf_paging_lay_out_checksums(kvf_paging *theirs);
 
 /* Blocks are verified if both sides have checksums: then the plan has them too, from here. False: only we have. */
 bool kvf_paging_agree_on_checksums(kvf_paging *theirs, const kvf_paging *ours, bool they_have);

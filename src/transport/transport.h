@@ -85,7 +85,7 @@ typedef struct kvf_transport_config {
 typedef struct kvf_transport_memory {
   const kvf_region *regions;
   uint32_t regions_count;
-  kvf_layout layout; /* of the regions: valid. With parts there are no checksums */
+  kvf_layout layout; /* of the regions: valid */
   const void *table;
   uint32_t table_slots;
   int table_fd;                  /* its file, for others to map; -1: none */

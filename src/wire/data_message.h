@@ -21,7 +21,7 @@
 #define KVF_DATA_CHALLENGE_BYTES_MAX 32
 #define KVF_DATA_HELLO_BYTES_MAX 80
 #define KVF_DATA_READY_BYTES_MAX KVF_HASH_BYTES
-#define KVF_DATA_READ_HEAD_BYTES (8 + 28 + 3 * 4 + 5 * 4 + KVF_GROUPS_MAX * 4 + 4)
+#define KVF_DATA_READ_HEAD_BYTES (8 + 28 + 3 * 4 + 5 * 4 + KVF_GROUPS_MAX * 4 + 1 + 4)
 #define KVF_DATA_READ_RUN_BYTES 5
 #define KVF_DATA_CHUNK_BYTES_MAX 20
 #define KVF_DATA_TRAILER_BYTES_MAX 24
@@ -70,7 +70,7 @@ typedef struct kvf_data_read {
   uint32_t remote_head;
   uint32_t local_head; /* of the reader's own heads, the one that remote_head is */
   uint32_t heads;      /* above 0; remote_head + heads fits 32 bits */
-  kvf_want want;       /* no split is 0 */
+  kvf_want want;       /* no split is 0; checksums 0 or 1 */
   uint32_t items_count;
   const uint8_t *runs; /* decoded: in the body, for kvf_data_read_items(); not read by encode */
   size_t runs_bytes;

@@ -20,8 +20,8 @@ static bool splits_are_valid(const kvf_want *want)
 static bool head_is_valid(const kvf_data_read *read)
 {
   return read->read_id != 0 && kvf_lease_is_valid(&read->lease) && read->heads > 0 &&
-         read->heads <= UINT32_MAX - read->remote_head && splits_are_valid(&read->want) && read->items_count > 0 &&
-         read->items_count <= KVF_READ_ITEMS_MAX;
+         read->heads <= UINT32_MAX - read->remote_head && splits_are_valid(&read->want) && read->want.checksums <= 1 &&
+         read->items_count > 0 && read->items_count <= KVF_READ_ITEMS_MAX;
 }
 
 static void code_head(kvf_codec *codec, kvf_data_read *read)
@@ -40,6 +40,7 @@ static void code_head(kvf_codec *codec, kvf_data_read *read)
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
     kvf_code_u32(codec, &want->splits[i]);
   }
+  kvf_code_u32_in(codec, &want->checksums, 1);
   kvf_code_u32(codec, &read->items_count);
 }
 

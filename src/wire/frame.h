@@ -11,7 +11,7 @@
 
 #include "kvferry/status.h"
 
-#define KVF_PROTOCOL_VERSION 6
+#define KVF_PROTOCOL_VERSION 7
 
 #define KVF_FRAME_HEADER_BYTES 8
 #define KVF_FRAME_BODY_BYTES_MAX 262144

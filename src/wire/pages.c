@@ -8,7 +8,6 @@
 #include "base/status.h"
 
 #define NAME_BYTES 48
-#define REGIONS_MAX (KVF_REGIONS_MAX + KVF_GROUPS_MAX) /* with their checksums */
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
@@ -148,7 +147,7 @@ static bool check_pages(const kvf_pages *pages, char bad[NAME_BYTES])
   const kvf_share *share = &pages->layout.share;
   uint32_t part;
   (void)snprintf(bad, NAME_BYTES, "layout");
-  if (pages->regions_count > REGIONS_MAX) {
+  if (pages->regions_count > KVF_REGIONS_MAX) {
     return false;
   }
   for (uint32_t i = 0; i < pages->regions_count; i++) {
@@ -176,7 +175,7 @@ bool kvf_pages_are_valid(const kvf_pages *pages)
 {
   char bad[NAME_BYTES];
   return pages->layout.parts == NULL ? kvf_region_layouts_are_valid(pages->regions, pages->regions_count)
-                                     : pages->regions_count <= KVF_REGIONS_MAX && check_pages(pages, bad);
+                                     : check_pages(pages, bad);
 }
 
 /* ---- a plan ---- */
@@ -325,7 +324,7 @@ typedef struct pairing {
   char *message;
 } pairing;
 
-_Static_assert(REGIONS_MAX <= KVF_PARTS_MAX, "a part a region");
+_Static_assert(KVF_REGIONS_MAX <= KVF_PARTS_MAX, "a part a region");
 
 static kvf_status pair_all(pairing *p)
 {
@@ -529,28 +528,22 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
 
 static bool is_wanted(const kvf_chunk *chunk, const kvf_pair *pair)
 {
-  return pair->layer - chunk->want->first_layer < chunk->want->layers;
+  const kvf_want *want = chunk->want;
+  return pair->layer - want->first_layer < want->layers && (!pair->is_checksums || want->checksums != 0);
 }
 
-/* Which heads of a part move, counted in each rank's own. */
-typedef struct head_range {
-  uint64_t remote; /* wraps below 0 where the rank does not have it, like the next */
-  uint64_t local;
-  uint64_t count;
-} head_range;
-
-static head_range heads_of(const kvf_chunk *chunk, const kvf_pair *pair)
+kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair)
 {
   const kvf_transfer *transfer = chunk->transfer;
   const kvf_plan *plan = chunk->plan;
   const uint64_t all = plan->share.heads_total;
   const uint64_t own = pair->heads_total;
-  head_range range = {transfer->remote_head, transfer->local_head, transfer->heads};
+  kvf_head_range range = {transfer->remote_head, transfer->local_head, transfer->heads};
   if (own != all) {
     uint64_t from = (uint64_t)plan->share.first_head + transfer->remote_head;
     uint64_t first = transfer->local_head == 0 ? from * own / all : (from * own + all - 1) / all;
     uint64_t end = ((from + transfer->heads) * own + all - 1) / all;
-    range = (head_range){first - pair->remote.first_head, first - pair->local.first_head, end - first};
+    range = (kvf_head_range){first - pair->remote.first_head, first - pair->local.first_head, end - first};
   }
   range.local = plan->is_own ? range.remote : range.local;
   return range;
@@ -596,7 +589,7 @@ static bool measure_blocks(const kvf_chunk *chunk, uint64_t bytes[KVF_GROUPS_MAX
     if (!is_wanted(chunk, pair)) {
       continue;
     }
-    const head_range heads = heads_of(chunk, pair);
+    const kvf_head_range heads = kvf_chunk_heads(chunk, pair);
     if (!heads_fit(heads.remote, heads.count, pair->remote.heads) ||
         !heads_fit(heads.local, heads.count, pair->local.heads)) {
       return false;
@@ -665,7 +658,7 @@ static kvf_box box_of(const kvf_chunk *chunk, const kvf_pair *pair, const kvf_tr
 {
   const kvf_place *local = &pair->local;
   const kvf_place *remote = &pair->remote;
-  const head_range heads = heads_of(chunk, pair);
+  const kvf_head_range heads = kvf_chunk_heads(chunk, pair);
   const bool by_token = pair->row_tokens > 0;
   const uint64_t rows = by_token ? rows_of(pair, run->tokens) : pair->rows;
   const uint64_t local_row = by_token ? rows_of(pair, run->local) : 0;

@@ -64,6 +64,7 @@ kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ra
 typedef struct kvf_want {
   uint32_t first_layer;
   uint32_t layers;                 /* from that one on */
+  uint32_t checksums;              /* 1: those of what it reads, too; else 0 */
   kvf_deal deal;                   /* the reader's */
   uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
 } kvf_want;
@@ -92,6 +93,7 @@ typedef struct kvf_pair {
   uint32_t row_tokens; /* 0: its rows are no tokens, and move together */
   uint32_t heads_total;
   uint32_t run_end; /* the pair behind the last that lies in the same run of the producer's parts */
+  bool is_checksums;
 } kvf_pair;
 
 /* Of a group without tokens: a block is one token. */
@@ -143,6 +145,16 @@ static inline kvf_chunk kvf_chunk_of(const kvf_plan *plan, const kvf_transfer *t
  * NULL) is set to the chunk's size. KVF_INVALID: a group, block, head or want out of range. To be called before a
  * cursor is used. */
 KVF_MUST_USE kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes);
+
+/* Heads of a part, counted in each rank's own. */
+typedef struct kvf_head_range {
+  uint64_t remote; /* wraps below 0 where the rank does not have it, like the next */
+  uint64_t local;
+  uint64_t count;
+} kvf_head_range;
+
+/* Those that move of a pair whose layer is wanted. */
+kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair);
 
 /* A run of bytes that is contiguous on both sides. */
 typedef struct kvf_segment {

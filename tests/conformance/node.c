@@ -301,6 +301,7 @@ static void free_regions(side *node)
     }
     node->regions[i].base = NULL;
   }
+  free(node->pages);
   kvf_checksums_close(node->checksums, node->checksums_count);
   kvf_checksums_close(node->checksums_read, node->checksums_count);
   kvf_fence_table_close(node->table, NODE_SLOTS);
@@ -322,6 +323,29 @@ kvf_transport_config node_config(void)
       .tcp_buffer_bytes = 1 << 20,
       .tls = node_tls,
   };
+}
+
+static kvf_layout layout_of(const node_shape *shape)
+{
+  return (kvf_layout){
+      .parts = shape->parts_count == 0 ? NULL : shape->parts, .parts_count = shape->parts_count, .share = shape->share};
+}
+
+/* As a node does. */
+static void open_checksums(side *node, kvf_transport_memory *memory)
+{
+  const kvf_pages pages = {node->shape.regions, node->shape.count, memory->layout};
+  kvf_checksums_layout layout;
+  char message[KVF_MESSAGE_BYTES_MAX];
+  assert_int_equal(kvf_checksums_lay_out(&pages, &layout, message), KVF_OK);
+  assert_int_equal(kvf_checksums_open(&layout, node->checksums), KVF_OK);
+  assert_int_equal(kvf_checksums_open(&layout, node->checksums_read), KVF_OK);
+  node->checksums_count = layout.count;
+  memory->checksums_count = layout.count;
+  memory->checksums = node->checksums;
+  memory->checksums_read = node->checksums_read;
+  node->pages = kvf_paging_of_memory(memory);
+  assert_non_null(node->pages);
 }
 
 void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *shape, uint32_t seed,
@@ -358,19 +382,15 @@ void node_open_with(side *node, const kvf_transport_ops *ops, const node_shape *
   node_fill(node, seed);
   assert_int_equal(kvf_fence_table_open(NODE_SLOTS, &node->incarnation, &node->table, &node->table_fd), KVF_OK);
   kvf_fence_store_generation(node->table, NODE_GENERATION);
+  kvf_transport_memory memory = {.regions = node->regions,
+                                 .regions_count = shape->count,
+                                 .layout = layout_of(&node->shape),
+                                 .table = node->table,
+                                 .table_slots = NODE_SLOTS,
+                                 .table_fd = node->table_fd};
   if (node_has_checksums) {
-    assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums, &node->checksums_count), KVF_OK);
-    assert_int_equal(kvf_checksums_open(node->regions, shape->count, node->checksums_read, &node->checksums_count),
-                     KVF_OK);
+    open_checksums(node, &memory);
   }
-  const kvf_transport_memory memory = {.regions = node->regions,
-                                       .regions_count = shape->count,
-                                       .table = node->table,
-                                       .table_slots = NODE_SLOTS,
-                                       .table_fd = node->table_fd,
-                                       .checksums_count = node->checksums_count,
-                                       .checksums = node->checksums,
-                                       .checksums_read = node->checksums_read};
   if (kvf_memory_check(node->regions, shape->count, message) != KVF_OK) { /* as a node does */
     fail_msg("%s", message);
   }
@@ -451,7 +471,7 @@ node_lease *node_publish(side *node, uint64_t lease_id)
 {
   node_lease *lease = node_reserve(node, lease_id);
   for (uint32_t i = 0; i < node->checksums_count * lease->positions; i++) {
-    assert_true(kvf_checksums_make(node->regions, node->shape.count, &node->checksums[i % node->checksums_count],
+    assert_true(kvf_checksums_make(&node->pages->plan, node->pages->served, i % node->checksums_count,
                                    lease->blocks[i / node->checksums_count]));
   }
   const kvf_fence_entry entry = {kvf_fence_word_live(lease_id), lease->digest};
@@ -509,6 +529,7 @@ kvf_link_spec node_spec(const node_introduction *introduction)
       .description_bytes = introduction->description_bytes,
       .remote = introduction->shape.regions,
       .remote_count = introduction->shape.count,
+      .layout = layout_of(&introduction->shape),
   };
 }
 
@@ -585,7 +606,9 @@ bool node_is_down(side *node, const kvf_link *link)
 kvf_transfer node_read(side *node)
 {
   (void)pthread_mutex_lock(&node->lock);
-  kvf_transfer read = {.id = ++node->last_read_id, .heads = node->shape.regions[0].heads};
+  const node_shape *shape = &node->shape;
+  kvf_transfer read = {.id = ++node->last_read_id,
+                       .heads = shape->parts_count == 0 ? shape->regions[0].heads : shape->share.heads};
   (void)pthread_mutex_unlock(&node->lock);
   assert_true(read.id < NODE_READS_MAX);
   return read;
@@ -593,9 +616,11 @@ kvf_transfer node_read(side *node)
 
 kvf_transfer_item *node_items(const side *node, const node_lease *lease, uint32_t first, uint32_t *count)
 {
+  const kvf_pages pages = {node->shape.regions, node->shape.count, layout_of(&node->shape)};
   uint32_t groups = 0;
-  for (uint32_t i = 0; i < node->shape.count; i++) {
-    groups = node->shape.regions[i].group >= groups ? node->shape.regions[i].group + 1 : groups;
+  for (uint32_t i = 0; i < kvf_pages_parts(&pages); i++) {
+    const uint32_t group = kvf_pages_part(&pages, i).group;
+    groups = group >= groups ? group + 1 : groups;
   }
   *count = groups * lease->positions;
   kvf_transfer_item *items = allocate(*count * sizeof(*items));

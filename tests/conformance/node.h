@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "transport/transport.h"
+#include "transport/paging.h"
 
 #define NODE_REGIONS_MAX 8
 #define NODE_LEASES_MAX 8
@@ -21,6 +21,9 @@
 typedef struct node_shape {
   uint32_t count;
   kvf_region_layout regions[NODE_REGIONS_MAX];
+  uint32_t parts_count; /* 0: each region is a part */
+  kvf_part parts[NODE_REGIONS_MAX];
+  kvf_share share; /* if there are parts */
 } node_shape;
 
 /* A lease that the producer's authorize() knows. Position p of every group is block blocks[p]. */
@@ -56,6 +59,7 @@ typedef struct side {
   kvf_region checksums[KVF_GROUPS_MAX];
   kvf_region checksums_read[KVF_GROUPS_MAX];
   uint32_t checksums_count;
+  kvf_paging *pages; /* with checksums; NULL: it has none */
   void *table;
   int table_fd;
   bool memory_set;

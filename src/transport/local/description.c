@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "memory/own_fds.h"
-#include "transport/checksums.h"
 
 _Static_assert(sizeof(kvf_local_description) == 8 + 48 + 16 + KVF_LOCAL_COOKIE_BYTES + 32 + 24, "no padding travels");
 
@@ -92,17 +91,15 @@ static kvf_status check_place(const kvf_local_description *head, const kvf_local
 }
 
 kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
-                                      const kvf_incarnation *incarnation, const kvf_region_layout *remote,
-                                      uint32_t remote_count, kvf_local_description *head,
-                                      kvf_region_layout checksums[KVF_GROUPS_MAX], char *message)
+                                      const kvf_incarnation *incarnation, uint32_t regions, uint32_t checksums,
+                                      kvf_local_description *head, char *message)
 {
-  uint32_t groups = kvf_checksums_layouts(remote, remote_count, checksums);
   if (bytes_count != sizeof(*head)) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has %zu bytes, not %zu", bytes_count, sizeof(*head));
   }
   memcpy(head, bytes, sizeof(*head));
-  if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != remote_count ||
-      (head->checksums_count != 0 && head->checksums_count != groups) ||
+  if (head->magic != KVF_LOCAL_MAGIC || head->regions_count != regions ||
+      (head->checksums_count != 0 && head->checksums_count != checksums) ||
       head->exports_bytes > KVF_LOCAL_EXPORTS_BYTES_MAX) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is not one of this transport");
   }

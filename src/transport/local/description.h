@@ -49,13 +49,11 @@ KVF_MUST_USE kvf_status kvf_local_export(const kvf_transport_memory *memory, uin
 /* Takes back what the same regions and checksums have exported, and frees it. NULL is allowed. */
 void kvf_local_unexport(const kvf_region *regions, uint32_t count, uint8_t *exports, size_t bytes);
 
-/* Reads what a peer sent. It goes with `remote_count` layouts, which have passed kvf_paging_pair(); `checksums` gets
- * the layouts of its checksums, head->checksums_count of them. KVF_TRANSFER_SETUP: malformed, or of another place or
- * incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was found. */
+/* Reads what a peer sent. It is of that many regions and, if it has them, checksums. KVF_TRANSFER_SETUP: malformed, or
+ * of another place or incarnation; message (KVF_MESSAGE_BYTES_MAX) says what was found. */
 KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t bytes_count, const kvf_local_place *here,
-                                                   const kvf_incarnation *incarnation, const kvf_region_layout *remote,
-                                                   uint32_t remote_count, kvf_local_description *head,
-                                                   kvf_region_layout checksums[KVF_GROUPS_MAX], char *message);
+                                                   const kvf_incarnation *incarnation, uint32_t regions,
+                                                   uint32_t checksums, kvf_local_description *head, char *message);
 
 /* Imports what a description that has been read exports, as it was found there, for these devices: as many as `remote`
  * has layouts, of regions and then of checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP:

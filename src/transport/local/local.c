@@ -202,12 +202,11 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no memory is registered here");
   }
   kvf_local_description description;
-  kvf_region_layout *remote = link->pages->regions;
-  const uint32_t remote_count = link->pages->regions_count;
   kvf_status status = kvf_paging_pair(link->pages, link->memory->pages, message);
   if (status == KVF_OK) {
     status = kvf_local_description_read(link->description, link->description_bytes, &local->place, &link->incarnation,
-                                        remote, remote_count, &description, remote + remote_count, message);
+                                        link->pages->regions_count, kvf_paging_lay_out_checksums(link->pages),
+                                        &description, message);
   }
   if (status != KVF_OK) {
     return status;
@@ -215,7 +214,7 @@ static kvf_status begin_check(kvf_local *local, kvf_local_link *link, char *mess
   const kvf_local_check_spec spec = {
       .description = &description,
       .generation = link->generation,
-      .remote = remote,
+      .remote = link->pages->regions,
       .devices = kvf_memory_devices_of(link->memory->pages->local, link->memory->pages->regions_count)};
   return kvf_local_check_start(&spec, local->wake_fd, &local->cpus, &link->check, message);
 }
@@ -417,7 +416,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
         kvf_local_copy_lease(&copy, &chunk, link->check->description.table_address, &result->bytes, &result->sample);
   }
   if (link->pages->checksums_count > 0) {
-    kvf_checksums_judge(&chunk, link->pages->checksums_count, result);
+    kvf_checksums_judge(&chunk, result);
   }
 }
 
@@ -889,8 +888,7 @@ static void move_workers(kvf_local *local, const kvf_cpu_list *cpus)
 static void withdraw(kvf_local *local, kvf_local_memory *memory)
 {
   const kvf_paging *pages = memory->pages;
-  kvf_local_unexport(pages->served, pages->regions_count + pages->checksums_count, memory->exports,
-                     memory->exports_bytes);
+  kvf_local_unexport(pages->served, kvf_paging_regions(pages), memory->exports, memory->exports_bytes);
   memory->exports = NULL;
   (void)pthread_mutex_lock(&local->lock);
   memory_drop(memory);

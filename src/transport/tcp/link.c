@@ -399,7 +399,7 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
                             .bytes = read->driven.arrived_bytes,
                             .work = {.pieces = link->payload.cursor.segments}};
-  kvf_checksums_judge(&read->driven.chunk, link->driven.pages->checksums_count, &result);
+  kvf_checksums_judge(&read->driven.chunk, &result);
   report(read, &result);
   return true;
 }

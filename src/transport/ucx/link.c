@@ -87,7 +87,7 @@ static void end_judged(kvf_ucx *ucx, ucx_read *read)
   if (!flush(read)) {
     result.status = KVF_TRANSFER_FAILED;
   } else if (read->state == READ_JUDGING) {
-    kvf_checksums_judge(&read->driven.chunk, read->link->driven.pages->checksums_count, &result);
+    kvf_checksums_judge(&read->driven.chunk, &result);
   }
   report(ucx, read, &result);
 }
@@ -439,9 +439,9 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                                     char *message)
 {
-  kvf_region_layout *remote = link->driven.pages->regions;
+  const kvf_region_layout *remote = link->driven.pages->regions;
   const uint32_t regions = link->driven.pages->regions_count;
-  uint32_t groups = kvf_checksums_layouts(remote, regions, remote + regions);
+  const uint32_t groups = kvf_paging_lay_out_checksums(link->driven.pages);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
   if (memcmp(&description->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
@@ -506,7 +506,7 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
     return error;
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
-  const uint32_t count = link->driven.pages->pages.regions_count;
+  const uint32_t count = kvf_paging_regions(link->driven.pages);
   for (uint32_t i = 0; error == KVF_UCS_OK && i <= count; i++) {
     const kvf_ucx_memory_key *memory = i < count ? &description->memories[i] : &description->table;
     link->bases[i] = memory->address;
@@ -596,7 +596,7 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i <= link->driven.pages->pages.regions_count; i++) {
+  for (uint32_t i = 0; i <= kvf_paging_regions(link->driven.pages); i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }

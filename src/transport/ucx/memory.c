@@ -41,7 +41,7 @@ static void map_region(map_order *order, const kvf_region *region)
 static kvf_ucs_status map_one(kvf_ucx_memory *memory, uint32_t i)
 {
   const kvf_paging *pages = memory->pages;
-  const uint32_t read = pages->regions_count + pages->checksums_count;
+  const uint32_t read = kvf_paging_regions(pages);
   map_order order = {.ucx = memory->ucx,
                      .address = pages->table,
                      .bytes = kvf_fence_table_bytes(pages->table_slots),
@@ -106,7 +106,7 @@ static kvf_status write_description(const kvf_ucx_memory *memory, uint8_t *out, 
 {
   kvf_ucx *ucx = memory->ucx;
   const kvf_paging *pages = memory->pages;
-  const uint32_t served = pages->regions_count + pages->checksums_count;
+  const uint32_t served = kvf_paging_regions(pages);
   void *worker = NULL;
   size_t worker_bytes = 0;
   kvf_ucx_memory_key *keys = calloc((size_t)served + 1, sizeof(*keys)); /* the last is the table's */

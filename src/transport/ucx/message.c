@@ -97,7 +97,7 @@ kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, uns
 /* Where the bytes are; NULL: they are not ours to give, or not by their address, which whoever asks was told. */
 static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
 {
-  if (ask->memory >= memory->pages.regions_count || memory->served[ask->memory].memory != KVF_MEMORY_HOST) {
+  if (ask->memory >= kvf_paging_regions(memory) || memory->served[ask->memory].memory != KVF_MEMORY_HOST) {
     return NULL;
   }
   uint64_t extent_bytes = kvf_region_layout_bytes(&memory->regions[ask->memory]);

@@ -61,8 +61,12 @@ static kvf_status read_back(const written *from, size_t count, kvf_local_descrip
   kvf_region_layout all[2 + KVF_GROUPS_MAX] = {layouts[0], layouts[1]};
   const kvf_memory_devices devices = kvf_memory_devices_of(regions, 2);
   message[0] = '\0';
+  const kvf_pages pages = {.regions = layouts, .regions_count = 2};
+  kvf_checksums_layout checksums;
+  assert_int_equal(kvf_checksums_lay_out(&pages, &checksums, message), KVF_OK);
+  memcpy(all + 2, checksums.rows, sizeof(checksums.rows));
   kvf_status status =
-      kvf_local_description_read(&from->head, count, &here, &incarnation, layouts, 2, head, all + 2, message);
+      kvf_local_description_read(&from->head, count, &here, &incarnation, 2, checksums.count, head, message);
   const kvf_memory_exports exports = {from->exports, from->head.exports_bytes};
   return status != KVF_OK ? status : kvf_local_import(head, exports, all, &devices, imports, message);
 }
@@ -125,27 +129,24 @@ TEST(what_is_no_description_is_refused)
 TEST(checksums_are_told_too)
 {
   kvf_local_description head = good_head();
-  kvf_region_layout checksums[KVF_GROUPS_MAX];
   kvf_memory_import imports[2 + KVF_GROUPS_MAX] = {{0}};
-  uint32_t groups = kvf_checksums_layouts(layouts, 2, checksums);
-  assert_true(groups > 0);
-  kvf_region rows[KVF_GROUPS_MAX] = {{0}};
-  for (uint32_t i = 0; i < groups; i++) {
-    rows[i].base = (void *)(uintptr_t)(0x700000 + i * 0x1000);
-  }
+  kvf_region rows[] = {{.base = (void *)(uintptr_t)0x700000}};
   const kvf_transport_memory memory = {
-      .regions = regions, .regions_count = 2, .checksums_count = groups, .checksums = rows, .checksums_read = rows};
-  head.checksums_count = groups;
+      .regions = regions, .regions_count = 2, .checksums_count = 1, .checksums = rows, .checksums_read = rows};
+  head.checksums_count = 1;
   written out = write_with(&head, &memory);
   kvf_local_description back;
   assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_OK);
-  assert_int_equal(back.checksums_count, groups);
+  assert_int_equal(back.checksums_count, 1);
   assert_int_equal(imports[2].base, 0x700000);
 
-  rows[groups - 1].base = (void *)(uintptr_t)(INT64_MAX - 7);
+  rows[0].base = (void *)(uintptr_t)(INT64_MAX - 7);
   out = write_with(&head, &memory);
   assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_TRANSFER_SETUP);
   assert_non_null(strstr(message, "checksums"));
+  head.checksums_count = 2; /* and yet there is one group */
+  out = write_with(&head, &memory);
+  assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_TRANSFER_SETUP);
   head.checksums_count = 0; /* and yet as long as with them */
   out = write_with(&head, &memory);
   assert_int_equal(read_back(&out, sizeof(out.head), &back, imports), KVF_TRANSFER_SETUP);

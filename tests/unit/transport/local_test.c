@@ -64,10 +64,9 @@ TEST(a_description_names_this_process_and_its_memory)
   kvf_local_description head;
   kvf_memory_import imports[2];
   const kvf_memory_devices devices = kvf_memory_devices_of(node.regions, 2);
-  kvf_region_layout checksums[KVF_GROUPS_MAX];
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_local_description_read(introduction.description, introduction.description_bytes, &here,
-                                              &node.incarnation, shape.regions, 2, &head, checksums, message),
+                                              &node.incarnation, 2, 1, &head, message),
                    KVF_OK);
   const kvf_memory_exports exports = {(const uint8_t *)(uintptr_t)head.exports_address, head.exports_bytes};
   assert_int_equal(kvf_local_import(&head, exports, shape.regions, &devices, imports, message), KVF_OK);

@@ -196,7 +196,7 @@ SET_TEST(memory_of_devices_is_not_given_to_who_asks_by_message)
   w->ucx->api = &api;
   w->memory->served = &region;
   w->memory->regions = &layout;
-  w->memory->pages.regions_count = 1;
+  w->memory->regions_count = 1;
   kvf_ucx_messages_init(&w->ucx->answers);
   assert_int_equal(kvf_ucx_messages_serve_server(w->ucx, text), KVF_OK);
   for (int kind = KVF_MEMORY_HOST; kind <= KVF_MEMORY_CUDA; kind++) {

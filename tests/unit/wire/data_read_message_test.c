@@ -29,7 +29,7 @@ static kvf_data_read some_read(uint32_t items_count)
                         .remote_head = UINT32_MAX - 2,
                         .local_head = 5,
                         .heads = 2,
-                        .want = {.first_layer = 3, .layers = 4, .deal = {4, 3, 16}},
+                        .want = {.first_layer = 3, .layers = 4, .checksums = 1, .deal = {4, 3, 16}},
                         .items_count = items_count};
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
     read.want.splits[i] = i + 1;
@@ -119,7 +119,7 @@ TEST(test_cut_short)
 TEST(test_rules)
 {
   const kvf_data_read good = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
-  kvf_data_read reads[7] = {good, good, good, good, good, good, good};
+  kvf_data_read reads[8] = {good, good, good, good, good, good, good, good};
   reads[0].read_id = 0;
   reads[1].heads = 0;
   reads[2].remote_head = UINT32_MAX;
@@ -127,11 +127,12 @@ TEST(test_rules)
   reads[4].items_count = 0;
   reads[5].items_count = KVF_READ_ITEMS_MAX + 1;
   reads[6].want.splits[KVF_GROUPS_MAX - 1] = 0;
+  reads[7].want.checksums = 2;
   for (uint32_t i = 0; i <= KVF_READ_ITEMS_MAX; i++) {
     items[i] = item(0, i % KVF_BLOCKS_PER_LEASE_MAX);
   }
   size_t bytes = 0;
-  for (size_t i = 0; i < 7; i++) {
+  for (size_t i = 0; i < 8; i++) {
     assert_int_equal(kvf_data_read_encode(&reads[i], items, body, sizeof(body), &bytes), KVF_INVALID);
   }
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_OK);
@@ -141,8 +142,8 @@ TEST(test_rules)
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-/* Offsets: read_id 0, lease 8, remote_head 36, local_head 40, heads 44, want 48 (splits 68), items_count 132, runs 136.
- */
+/* Offsets: read_id 0, lease 8, remote_head 36, local_head 40, heads 44, want 48 (splits 68, checksums 132), items_count
+ * 133, runs 137. */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {
@@ -152,12 +153,13 @@ TEST(test_decoding_checks_the_same)
               {15, 0x80}, /* lease id */
               {44, 0},    /* heads */
               {68, 0},    /* a split */
-              {132, 0},   /* no items */
-              {132, 1},   /* fewer than the run */
-              {132, 3},   /* more than the run */
-              {134, 2},   /* beyond the limit */
-              {136, 16},  /* group */
-              {139, 2}};  /* a run beyond the count */
+              {132, 2},   /* checksums */
+              {133, 0},   /* no items */
+              {133, 1},   /* fewer than the run */
+              {133, 3},   /* more than the run */
+              {135, 2},   /* beyond the limit */
+              {137, 16},  /* group */
+              {140, 2}};  /* a run beyond the count */
   kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 2};
   size_t bytes = 0;
   items[0] = item(0, 65534);
@@ -176,7 +178,7 @@ TEST(test_decoding_checks_the_same)
   memset(body + 36, 0xff, 4); /* remote_head + heads */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
   memset(body + 36, 0, 4);
-  memset(body + 137, 0xff, 2); /* a run beyond the last position */
+  memset(body + 138, 0xff, 2); /* a run beyond the last position */
   assert_int_equal(decode_read(body, bytes), KVF_PROTOCOL);
 }
 
@@ -189,7 +191,7 @@ TEST(test_items_limit)
     items[0] = item(0, 0);
     memset(body, 0, sizeof(body));
     assert_int_equal(kvf_data_read_encode(&read, items, body, sizeof(body), &bytes), KVF_OK);
-    memcpy(body + 132, &count, sizeof(count));
+    memcpy(body + 133, &count, sizeof(count));
     bytes = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
     assert_int_equal(decode_read(body, bytes), count == KVF_READ_ITEMS_MAX ? KVF_OK : KVF_PROTOCOL);
   }
