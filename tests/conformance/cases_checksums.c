@@ -87,3 +87,209 @@ TEST(altered_and_mended)
   assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
   pair_close(two);
 }
+
+/* ---- parts ---- */
+
+#define LAYERS 4
+#define ALTERED 5 /* byte of a head */
+
+static const struct {
+  kvf_part_kind kind;
+  uint32_t group;
+  uint32_t head_bytes;
+  uint32_t heads_total;
+} layers[LAYERS] = {{KVF_PART_KV, 0, 96, HEADS},
+                    {KVF_PART_VALUES, 1, 32, 2},
+                    {KVF_PART_LATENT, 0, 160, 1},
+                    {KVF_PART_KV, 1, 48, HEADS}};
+
+/* Of an engine: which layers it has, and heads of them. */
+typedef struct rank {
+  uint32_t first_layer;
+  uint32_t layers;
+  uint32_t number;
+  uint32_t ranks;
+} rank;
+
+static kvf_share share_of(rank of, uint32_t heads_total)
+{
+  return (kvf_share){.first_head = of.number * heads_total / of.ranks,
+                     .heads = heads_total > of.ranks ? heads_total / of.ranks : 1,
+                     .heads_total = heads_total};
+}
+
+/* A part a region, its heads one after the other. */
+static node_shape shape_of(rank of)
+{
+  node_shape shape = {.count = of.layers, .parts_count = of.layers, .share = share_of(of, HEADS)};
+  for (uint32_t i = 0; i < of.layers; i++) {
+    const uint32_t layer = of.first_layer + i;
+    const uint32_t head_bytes = layers[layer].head_bytes;
+    const kvf_share share = share_of(of, layers[layer].heads_total);
+    const uint32_t block_bytes = head_bytes * share.heads;
+    shape.regions[i] = (kvf_region_layout){block_bytes + 32, block_bytes, BLOCKS, 1, 1, 0, 0};
+    shape.parts[i] = (kvf_part){.layer = layer,
+                                .kind = layers[layer].kind,
+                                .group = layers[layer].group,
+                                .region = i,
+                                .unit_bytes = head_bytes,
+                                .head_bytes = head_bytes,
+                                .rows = 1,
+                                .block_tokens = layers[layer].group == 0 ? 16 : 0,
+                                .heads = share.heads,
+                                .first_head = share.first_head,
+                                .heads_total = share.heads_total};
+  }
+  return shape;
+}
+
+/* Ranks of two engines, with links from each consumer to each producer. */
+typedef struct engines {
+  const rank *from;
+  const rank *to;
+  uint32_t producers_count;
+  uint32_t consumers_count;
+  side producers[2];
+  side consumers[2];
+  const node_lease *leases[2];
+  node_introduction introductions[2];
+  kvf_link *links[2][2];
+} engines;
+
+static engines *open_engines(const rank *from, uint32_t producers, const rank *to, uint32_t consumers)
+{
+  engines *all = allocate(sizeof(*all));
+  *all = (engines){.from = from, .to = to, .producers_count = producers, .consumers_count = consumers};
+  for (uint32_t i = 0; i < producers; i++) {
+    const node_shape shape = shape_of(from[i]);
+    producer_open(&all->producers[i], &shape);
+    node_introduce(&all->producers[i], &all->introductions[i]);
+    all->leases[i] = node_publish(&all->producers[i], LEASE_ID);
+  }
+  for (uint32_t i = 0; i < consumers; i++) {
+    const node_shape shape = shape_of(to[i]);
+    consumer_open(&all->consumers[i], &shape);
+    for (uint32_t j = 0; j < producers; j++) {
+      all->links[i][j] = node_connect_ok(&all->consumers[i], &all->introductions[j]);
+    }
+  }
+  return all;
+}
+
+static void close_engines(engines *all)
+{
+  for (uint32_t i = 0; i < all->consumers_count; i++) {
+    for (uint32_t j = 0; j < all->producers_count; j++) {
+      traits->ops->disconnect(all->links[i][j]);
+    }
+    node_close(&all->consumers[i]);
+  }
+  for (uint32_t i = 0; i < all->producers_count; i++) {
+    node_close(&all->producers[i]);
+  }
+  assert_true(test_memory_is_released());
+  free(all);
+}
+
+/* Whether that read was wrong. */
+static bool read_share(engines *all, uint32_t consumer, uint32_t producer, const kvf_rank_share *share)
+{
+  side *node = &all->consumers[consumer];
+  kvf_transfer read = lease_read(node, all->leases[producer], 0);
+  read.remote_head = share->remote_head;
+  read.local_head = share->local_head;
+  read.heads = share->heads;
+  const kvf_read_result result = node_read_now(node, all->links[consumer][producer], &read);
+  const bool is_wrong = result.status == KVF_CHECKSUM;
+  assert_true(is_wrong || result.status == KVF_OK);
+  assert_true(is_wrong || result.verified == (traits->has_checksums ? read.items_count : 0));
+  read_free(&read);
+  return is_wrong;
+}
+
+/* All heads of all layers that the consumers have. Returns how many reads were wrong. */
+static uint32_t read_engines(engines *all)
+{
+  uint32_t wrong = 0;
+  for (uint32_t i = 0; i < all->consumers_count; i++) {
+    for (uint32_t j = 0; j < all->producers_count; j++) {
+      const kvf_share own = share_of(all->to[i], HEADS);
+      kvf_rank_share shares[KVF_RANKS_MAX];
+      uint32_t count = 0;
+      assert_int_equal(kvf_rank_shares(&own, all->from[j].ranks, 1, 0, shares, &count), KVF_OK);
+      for (uint32_t k = 0; k < count; k++) {
+        wrong += shares[k].rank == all->from[j].number && read_share(all, i, j, &shares[k]);
+      }
+    }
+  }
+  return wrong;
+}
+
+/* How many consumers read that head of the layer from that producer. What all its ranks have is read of the first. */
+static uint32_t readers_of(const engines *all, rank producer, uint32_t layer, uint32_t head)
+{
+  uint32_t readers = 0;
+  for (uint32_t i = 0; i < all->consumers_count; i++) {
+    const rank to = all->to[i];
+    const kvf_share own = share_of(to, layers[layer].heads_total);
+    const bool has_head = head - own.first_head < own.heads;
+    const bool is_read = layers[layer].heads_total > 1 || producer.number == 0;
+    readers += layer - to.first_layer < to.layers && has_head && is_read;
+  }
+  return readers;
+}
+
+/* Alters each head of each producer in turn: whoever reads it finds that, and nobody else does. */
+static void alter_each(const rank *from, uint32_t producers, const rank *to, uint32_t consumers, uint32_t expected)
+{
+  engines *all = open_engines(from, producers, to, consumers);
+  uint32_t found = 0;
+  assert_int_equal(read_engines(all), 0);
+  for (uint32_t i = 0; i < producers; i++) {
+    for (uint32_t region = 0; region < from[i].layers; region++) {
+      const uint32_t layer = from[i].first_layer + region;
+      const kvf_share share = share_of(from[i], layers[layer].heads_total);
+      for (uint32_t head = 0; head < share.heads; head++) {
+        uint8_t *block = node_block(&all->producers[i], region, all->leases[i]->blocks[3]);
+        uint8_t *byte = block + (size_t)head * layers[layer].head_bytes + ALTERED;
+        alter(byte, 1);
+        const uint32_t wrong = read_engines(all);
+        alter(byte, 1);
+        const uint32_t readers = readers_of(all, from[i], layer, share.first_head + head);
+        assert_int_equal(wrong, traits->has_checksums ? readers : 0);
+        found += wrong;
+      }
+    }
+  }
+  assert_int_equal(found, traits->has_checksums ? expected : 0);
+  assert_int_equal(read_engines(all), 0);
+  close_engines(all);
+}
+
+static const rank whole = {0, LAYERS, 0, 1};
+static const rank halves[] = {{0, LAYERS, 0, 2}, {0, LAYERS, 1, 2}};
+
+TEST(parts_with_other_heads)
+{
+  alter_each(&whole, 1, &whole, 1, HEADS + 2 + 1 + HEADS);
+}
+
+TEST(parts_of_two_ranks_into_one)
+{
+  alter_each(halves, 2, &whole, 1, HEADS + 2 + 1 + HEADS);
+}
+
+TEST(parts_of_one_rank_into_two)
+{
+  alter_each(&whole, 1, halves, 2, HEADS + 2 + 2 + HEADS);
+}
+
+/* Ranks with some of the layers only, on either side. */
+TEST(parts_of_stages)
+{
+  static const rank stages[] = {{0, 2, 0, 1}, {2, 2, 0, 1}};
+  static const rank inner = {1, 2, 0, 1};
+  alter_each(stages, 2, &whole, 1, HEADS + 2 + 1 + HEADS);
+  alter_each(&whole, 1, stages, 2, HEADS + 2 + 1 + HEADS);
+  alter_each(&whole, 1, &inner, 1, 2 + 1);
+}
