@@ -214,7 +214,8 @@ static const kvf_option table[] = {
     TEXT(peers, is_peers, "", "empty, or at most 64 of HOST:PORT, comma-separated",
          "Producers' nodes to connect to before the first request needs them."),
     CHOICE(checksum, switch_names, "off", "off or on",
-           "Checksums of blocks: made of those that this node publishes, and compared for those that it loads."),
+           "Checksums of blocks: made of those that this node publishes, and compared for those that it loads. "
+           "A part then has one row, and a region of its own."),
     NUMBER(connections_max, "", 1024, 1, 65536,
            "Most connections at a time; beyond it the longest idle one is closed."),
     NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),

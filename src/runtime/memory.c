@@ -292,7 +292,7 @@ kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t c
 
 kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, size_t count, const kvf_layout *layout)
 {
-  if (layout == NULL || layout->parts == NULL || layout->parts_count == 0 || node->config.checksum == true) {
+  if (layout == NULL || layout->parts == NULL || layout->parts_count == 0) {
     return KVF_INVALID;
   }
   return layout->parts_count > KVF_PARTS_MAX ? KVF_LIMIT : register_memory(node, regions, count, layout);

@@ -149,6 +149,71 @@ static void who_wants_none_gets_none(void **state)
   pair_close(&p);
 }
 
+/* Of the regions: heads that are split, and what every rank has. */
+static void lay_out(kvf_part parts[PAIR_REGIONS])
+{
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    const uint32_t heads = i == 1 ? 1 : 4;
+    parts[i] = (kvf_part){.layer = i,
+                          .kind = i == 1 ? KVF_PART_LATENT : KVF_PART_KV,
+                          .region = i,
+                          .unit_bytes = PAIR_BLOCK_BYTES / heads,
+                          .head_bytes = PAIR_BLOCK_BYTES / heads,
+                          .rows = 1,
+                          .block_tokens = PAIR_BLOCK_TOKENS,
+                          .heads = heads,
+                          .heads_total = heads};
+  }
+}
+
+static void wrong_bytes_of_any_part_are_found(void **state)
+{
+  pair p;
+  pair_ticket ticket;
+  kvf_part parts[PAIR_REGIONS];
+  lay_out(parts);
+  const kvf_layout layout = {.parts = parts, .parts_count = PAIR_REGIONS, .share = {.heads = 4, .heads_total = 4}};
+  pair_layout = &layout;
+  open_loaded(&p, *state, "on", "on", &ticket);
+  pair_layout = NULL;
+  assert_int_equal(pair_stat(&p.consumer, "blocks_verified", ""), BLOCKS);
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    uint8_t *byte = byte_of(&p, &ticket, region, 2 + region, region * 1500);
+    flip(byte, 1);
+    const kvf_report report = load(&p, &ticket, 901 + region);
+    flip(byte, 1);
+    assert_int_equal(report.status, KVF_CHECKSUM);
+    assert_int_equal(report.prefix, 2 + region);
+  }
+  expect_good(&p, &ticket, 910, 1);
+  pair_close(&p);
+}
+
+static void parts_without_checksums_are_refused(void **state)
+{
+  pair_node node;
+  kvf_part parts[PAIR_REGIONS];
+  kvf_layout layout = {.parts = parts, .parts_count = PAIR_REGIONS, .share = {.heads = 4, .heads_total = 4}};
+  const pair_option options[] = {{"transports", *state}, {"checksum", "on"}, {NULL, NULL}};
+  pair_open_node(&node, options);
+  assert_int_equal(kvf_node_unregister(node.node), KVF_OK);
+  kvf_region regions[PAIR_REGIONS];
+  for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
+    regions[i] = (kvf_region){.base = node.bases[i],
+                              .stride_bytes = PAIR_BLOCK_BYTES,
+                              .block_bytes = PAIR_BLOCK_BYTES,
+                              .blocks = PAIR_BLOCKS};
+  }
+  lay_out(parts);
+  parts[1].rows = 2;
+  parts[1].unit_bytes = parts[1].row_bytes = PAIR_BLOCK_BYTES / 2;
+  assert_int_equal(kvf_node_register_layout(node.node, regions, PAIR_REGIONS, &layout), KVF_INVALID);
+  assert_true(pair_wait_log(&node, "option checksum: no checksums of part 1 (layer 1, region 1)", "rows", 5000));
+  lay_out(parts);
+  assert_int_equal(kvf_node_register_layout(node.node, regions, PAIR_REGIONS, &layout), KVF_OK);
+  pair_close_node(&node);
+}
+
 /* As with a prefix cache: two live leases of the same blocks; then other bytes in them, under a third. */
 static void blocks_are_published_again(void **state)
 {
@@ -197,10 +262,15 @@ static void ends_while_it_checksums(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      BOTH(wrong_bytes_are_found),      BOTH(a_retry_saves_what_is_mended),
-      BOTH(a_request_keeps_the_prefix), BOTH(who_has_none_is_loaded_from_all_the_same),
-      BOTH(who_wants_none_gets_none),   BOTH(blocks_are_published_again),
+      BOTH(wrong_bytes_are_found),
+      BOTH(a_retry_saves_what_is_mended),
+      BOTH(a_request_keeps_the_prefix),
+      BOTH(who_has_none_is_loaded_from_all_the_same),
+      BOTH(who_wants_none_gets_none),
+      BOTH(blocks_are_published_again),
       BOTH(ends_while_it_checksums),
+      BOTH(wrong_bytes_of_any_part_are_found),
+      ON("local", parts_without_checksums_are_refused),
   };
   return cmocka_run_group_tests_name("runtime/checksummer", tests, NULL, NULL);
 }
