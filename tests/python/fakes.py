@@ -191,7 +191,7 @@ def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
     return KVCacheConfig(num_blocks=POOL_BLOCKS, kv_cache_tensors=[], kv_cache_groups=made, kv_cache_layout="LBHNC")
 
 
-def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None) -> Any:
+def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None, kv_heads: int = 8) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
             kv_load_failure_policy=policy, kv_buffer_device="cpu", kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
@@ -199,7 +199,8 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
-        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: 8, get_total_num_hidden_layers=lambda: 2,
+        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
+                                     hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
                                      multimodal_config=None, use_mla=False, is_hybrid=False, is_attention_free=False),
         speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),

@@ -12,6 +12,7 @@ import torch
 from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config, vllm_scheduler
 from kvferry.vllm import config, scheduler, worker
 from kvferry.vllm.scheduler import News, Orders
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
@@ -24,26 +25,27 @@ KEPT = {"peers_known", "sessions_open"}
 ids = itertools.count()
 
 
-def host_memory() -> torch.Tensor:
+def host_memory(layer: int, rank: int) -> torch.Tensor:
     return torch.zeros(POOL_BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD_SIZE)
 
 
 class Sides:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, model: str = "toy",
-                 memory: Callable[[], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
-                 **options: Any) -> None:
-        """`control` are options of the control node alone."""
+                 memory: Callable[[int, int], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
+                 kv: KVCacheConfig | None = None, kv_heads: int = 8, **options: Any) -> None:
+        """`control` are options of the control node alone; `memory` is of a layer and rank."""
         monkeypatch.setattr(config, "identity_fields", lambda *engine: {"model": model})
         policy = options.pop("policy", "fail")
-        kv = kv_cache_config()
+        kv = kv or kv_cache_config()
         layers = [name for group in kv.kv_cache_groups for name in group.layer_names]
+        self._groups = len(kv.kv_cache_groups)
         self.scheduler = scheduler.Scheduler(vllm_config(policy, ranks, options | (control or {})), kv)
         self.workers = []
         self.memory: list[torch.Tensor] = []
         for rank in range(ranks):
             monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
-            self.workers.append(worker.Worker(vllm_config(policy, ranks, options), kv))
-            caches = {name: memory() for name in layers}
+            self.workers.append(worker.Worker(vllm_config(policy, ranks, options, kv_heads), kv))
+            caches = {name: memory(layer, rank) for layer, name in enumerate(layers)}
             self.workers[-1].register(caches)
             self.memory += caches.values()
         self.requests: dict[str, Any] = {}
@@ -52,7 +54,7 @@ class Sides:
         """Requests of which vLLM has heard the last word in the last step."""
         self.scheduler.join(vllm_scheduler(self.errors), [side.address() for side in self.workers])
         self.manager = FakeManager()
-        self.manager.groups = (SOURCE,)
+        self.manager.groups = (SOURCE,) * self._groups
         self.scheduler.bind(self.manager)
         self.silent: set[int] = set()
         """Ranks that are stuck: they do later what they are told now."""
@@ -96,7 +98,7 @@ class Sides:
         """What the client of a prefill gets."""
         one = request(f"cmpl-p{next(ids)}-0-00000000", TOKENS, params={"do_remote_decode": True})
         self.scheduler.arrive(one)
-        self.step(step({one.request_id: TOKENS}, {one.request_id: (SOURCE,)}))
+        self.step(step({one.request_id: TOKENS}, {one.request_id: (SOURCE,) * self._groups}))
         one.status = RequestStatus.FINISHED_LENGTH_CAPPED
         _, params = self.scheduler.finish(one)
         assert params is not None
@@ -109,7 +111,7 @@ class Sides:
         self.scheduler.arrive(one)
         external, _ = self.scheduler.offer(one, 0)
         if external:
-            self.scheduler.admit(one, FakeBlocks(TARGET), external)
+            self.scheduler.admit(one, FakeBlocks(*[TARGET] * self._groups), external)
         one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
         return one
 

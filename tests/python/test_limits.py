@@ -20,11 +20,11 @@ from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_con
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import config, weights  # noqa: E402
-from kvferry.vllm.layout import check_groups, regions_of  # noqa: E402
+from kvferry.vllm.layout import Split, check_groups, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SinkFullAttentionSpec  # noqa: E402
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, CrossAttentionSpec  # noqa: E402
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 GPU = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: True, device_name="cuda")
@@ -80,12 +80,12 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
     through_host = vllm_config(options={"transports": ["local", "tcp"]})
-    refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered, start(with_model(use_mla=True)), start(with_model(is_hybrid=True)),
-               *(start(with_parallel(**{name: 2})) for name in parallel), start(vllm_config(ranks=16)), start(beside_nixl, kv_connector="MultiConnector")]
+    refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered, start(with_model(is_hybrid=True)),
+               *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector")]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
     assert begun == []
     for platform in (config.current_platform, GPU):
-        engine = vllm_config(ranks=2)
+        engine = vllm_config(ranks=16)
         start(engine, platform)()
         assert begun.pop() is engine and begun == []
 
@@ -103,19 +103,15 @@ def groups(*specs: Any) -> KVCacheConfig:
 
 
 def test_when_the_cache_is_laid_out() -> None:
-    sink = SinkFullAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32, sink_len=4)
-    split = spec()
-    object.__setattr__(split, "max_tp_shards", 2)
+    cross = CrossAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32)
 
-    def register(tensor: Any, layer: Any = None, ranks: int = 1) -> Callable[[], Any]:
-        return lambda: regions_of({"l0": tensor}, groups(layer or spec()), ranks)
+    def register(tensor: Any) -> Callable[[], Any]:
+        return lambda: pool_of({"l0": tensor}, groups(spec()), Split(0, 1, None))
 
     good = torch.zeros(POOL_BLOCKS, 2, 32, 32)
     refused = [
-        lambda: check_groups(groups(sink)),
+        lambda: check_groups(groups(cross)),
         lambda: check_groups(groups(spec(), spec(block_size=64))),
-        lambda: check_groups(groups(spec(), spec(num_kv_heads=4))),
-        register(good, split, ranks=4),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
         register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),
         register(torch.zeros(2 * POOL_BLOCKS, 2, 16, 32)),
@@ -125,7 +121,7 @@ def test_when_the_cache_is_laid_out() -> None:
     *ours, of_vllm = documented("When the KV cache is laid out")
     assert [message(layout, ValueError) for layout in refused] == ours
     assert of_vllm in inspect.getsource(Scheduler.__init__)
-    assert check_groups(groups(spec(), spec())) == 32 and len(register(good, split, ranks=2)()) == 1
+    assert check_groups(groups(spec(), spec())) == 32 and len(register(good)().regions) == 1
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -317,11 +317,11 @@ def test_a_sibling_that_moves_the_kv(monkeypatch: pytest.MonkeyPatch, first: boo
     """As LMCache does on a CPU, so that its server sees it."""
     engine = Engine(monkeypatch, first)
     layers = [name for group in kv_cache_config().kv_cache_groups for name in group.layer_names]
-    caches = {name: host_memory() for name in layers}
-    moved = {name: host_memory() for name in layers}
+    caches = {name: host_memory(0, 0) for name in layers}
+    moved = {name: host_memory(0, 0) for name in layers}
     engine.sibling.register_kv_caches = lambda kv: [kv[name].set_(moved[name]) for name in layers]
     regions: list[Any] = []
-    engine.rank.register = regions.extend
+    engine.rank.register = lambda given, parts, share: regions.extend(given)
     engine.worker.register_kv_caches(caches)
     assert engine.worker.get_handshake_metadata() is None
     assert sorted({region[0] for region in regions}) == sorted({memory.data_ptr() for memory in moved.values()})

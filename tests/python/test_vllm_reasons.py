@@ -160,7 +160,7 @@ def transfer_failed(world: World) -> tuple[Sides, Params]:
     """The producer's memory cannot be read."""
     pages: list[mmap.mmap] = []
 
-    def memory() -> torch.Tensor:
+    def memory(layer: int, rank: int) -> torch.Tensor:
         shape = (POOL_BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD_SIZE)
         pages.append(mmap.mmap(-1, torch.Size(shape).numel() * 4))
         return torch.frombuffer(pages[-1], dtype=torch.float32).reshape(shape)

@@ -54,7 +54,7 @@ class Recorder(FakeNode):
         super().__init__()
         self.seen = seen
 
-    def register(self, regions: list[Any]) -> None:
+    def register(self, regions: list[Any], parts: list[Any], share: tuple[int, int, int]) -> None:
         assert {(region.memory, region.device) for region in regions} == {(_kvferry.MEMORY_CUDA, ORDINAL)}
 
     def _batch(self, name: str, items: list[Any], after: Any = None) -> list[int]:

@@ -13,7 +13,6 @@ pytest.importorskip("vllm")
 
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
-    POOL_BLOCKS,
     FakeFailures,
     FakeManager,
     FakeNode,
@@ -30,7 +29,7 @@ from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
-from kvferry.vllm.layout import LayoutError, check_groups, first_needed_block, layer_specs, regions_of, without_drafts  # noqa: E402
+from kvferry.vllm.layout import Pool, first_needed_block, layer_specs, without_drafts  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from kvferry.vllm.scheduler import News, Orders  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
@@ -42,6 +41,7 @@ from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
 )
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     MLAAttentionSpec,
@@ -128,18 +128,19 @@ def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the stream that is current then: vLLM may have another one at the next step."""
     node, side = rank
-    regions: list[Region] = []
+    registered: list[Any] = []
     streams = iter((0, 0x77))
-    monkeypatch.setattr(node, "register", regions.extend, raising=False)
-    monkeypatch.setattr(worker, "regions_of", lambda *arguments: [Region(4096, 1, 1, 1, 1, 1, 0, _kvferry.MEMORY_CUDA, 3)])
+    pool = Pool([Region(4096, 1, 1, 1, 1, 1, 0, _kvferry.MEMORY_CUDA, 3)], [], (0, 1, 1))
+    monkeypatch.setattr(node, "register", lambda *given: registered.append(given), raising=False)
+    monkeypatch.setattr(worker, "pool_of", lambda *arguments: pool)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=(device, next(streams))))
-    side.register({"l0": layer(1)})
+    side.register({"l0": torch.zeros(1)})
     side.open()
     side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
     side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
     assert node.after == [("load_start", (_kvferry.MEMORY_CUDA, 3, (3, 0))),
                           ("lease_publish", (_kvferry.MEMORY_CUDA, 3, (3, 0x77)))]
-    assert len(regions) == 1
+    assert registered == [tuple(pool)]
 
 
 def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:
@@ -197,9 +198,10 @@ def test_windows_are_those_of_vllm_s_managers(fields: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("draft, carry, left_out", [
-    (spec(), True, False), (spec(), False, True), (spec(num_kv_heads=4), True, True), (spec(block_size=64), True, True),
-    (MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32), True, True),
-], ids=["alike", "by option", "other heads", "other blocks", "MLA"])
+    (spec(), True, False), (spec(), False, True), (spec(num_kv_heads=4), True, False), (spec(block_size=64), True, True),
+    (MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32), True, False),
+    (CrossAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32), True, True),
+], ids=["alike", "by option", "other heads", "other blocks", "MLA", "no attention to the prompt"])
 @pytest.mark.parametrize("drafter", ["draft_model.model.layers.0.attn", "model.layers.2.attn", "mtp.layers.0.attn"])
 def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> None:
     """They are carried beside the target's, or left out, be it in a group of their own or among the target's."""
@@ -318,11 +320,6 @@ def test_an_engine_that_is_not_supported(field: str) -> None:
         config.open_node(engine, kv_cache_config())
 
 
-def test_more_ranks_than_heads() -> None:
-    with pytest.raises(config.ConfigError, match="KV heads"):
-        config.open_node(vllm_config(ranks=16), kv_cache_config())
-
-
 @pytest.mark.parametrize("address, expected", [
     ("10.0.0.1", "10.0.0.1"), ("10.0.0.1:0", "10.0.0.1:0"), ("10.0.0.1:7000", "10.0.0.1:7003"),
     ("[::1]:7000", "[::1]:7003"), ("[::1]", "[::1]"), ("::1", "::1"), ("", ""),
@@ -407,51 +404,7 @@ def test_other_status_of_errors_is_refused() -> None:
 
 # ---- layout ----
 
-def layer(*shape: int) -> torch.Tensor:
-    return torch.zeros(shape)
-
-
-def test_regions_follow_the_groups() -> None:
-    both = kv_cache_config(groups=2)
-    caches = {name: layer(POOL_BLOCKS, 2, 32, 32) for group in both.kv_cache_groups for name in group.layer_names}
-    regions = regions_of(caches, both, ranks=2)
-    assert [region[0] for region in regions] == [tensor.data_ptr() for tensor in caches.values()]
-    assert [region[1:] for region in regions] == [(8192, 8192, POOL_BLOCKS, 2, 4, group, 0, 0) for group in (0, 0, 1, 1)]
-
-
-def test_keys_and_values_apart() -> None:
-    tensor = layer(2, POOL_BLOCKS, 2, 32, 16)
-    regions = regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
-    assert [region[0] for region in regions] == [tensor[0].data_ptr(), tensor[1].data_ptr()]
-    assert regions[0][1:] == (4096, 4096, POOL_BLOCKS, 2, 2, 0, 0, 0)
-
-
-@pytest.mark.parametrize("tensor, said", [
-    (layer(POOL_BLOCKS, 32, 2, 32), "2 heads"),
-    (layer(POOL_BLOCKS + 1, 2, 32, 32), "blocks"),
-    (layer(POOL_BLOCKS, 2, 32, 64)[..., ::2], "in one piece"),
-    ([layer(1)], "not one tensor"),
-    (layer(POOL_BLOCKS, 2, 32, 24), "8192 bytes, and the tensor that vLLM shows has 6144"),
-    (torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta"), "memory of cpu and cuda"),
-])
-def test_a_layout_that_is_not_supported(tensor: Any, said: str) -> None:
-    with pytest.raises(LayoutError, match=said):
-        regions_of({"layer.0.0": tensor, "layer.0.1": tensor}, kv_cache_config(), ranks=1)
-
-
 def test_there_are_no_host_buffers_to_copy_to() -> None:
     """Every engine offers its copies between device and host, whatever kv_buffer_device says: they are left alone."""
     offer = "set_host_xfer_buffer_ops"
     assert getattr(KVFerryConnector, offer) is getattr(KVConnectorBase_V1, offer)
-
-
-def test_groups_that_are_not_supported() -> None:
-    def groups(*specs: Any) -> KVCacheConfig:
-        return KVCacheConfig(num_blocks=4, kv_cache_tensors=[],
-                             kv_cache_groups=[KVCacheGroupSpec([f"l{i}"], one) for i, one in enumerate(specs)])
-    assert check_groups(groups(spec(), spec())) == 32
-    with pytest.raises(LayoutError, match="block size"):
-        check_groups(groups(spec(), spec(block_size=64)))
-    mla = MLAAttentionSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=torch.float32)
-    with pytest.raises(LayoutError, match="MLAAttentionSpec"):
-        check_groups(groups(mla))

@@ -242,6 +242,7 @@ static int add_constants(PyObject *module)
       {"PART_KV", KVF_PART_KV},
       {"PART_KEYS", KVF_PART_KEYS},
       {"PART_VALUES", KVF_PART_VALUES},
+      {"PART_LATENT", KVF_PART_LATENT},
       {"PART_INDEX", KVF_PART_INDEX},
       {"RECOVERY_READY", KVF_RECOVERY_READY},
       {"RECOVERY_REWIND", KVF_RECOVERY_REWIND},

@@ -6,17 +6,14 @@ from typing import Any, NamedTuple
 
 from kvferry import Part, Region, _kvferry
 from kvferry.engine.config import ConfigError
+from kvferry.engine.memory import DTYPES, MEMORY
 
 from .config import Config
 from .identity import Model
 
-MEMORY = {"cpu": _kvferry.MEMORY_HOST, "cuda": _kvferry.MEMORY_CUDA}
-"""By torch's kinds of devices."""
 KINDS = {"key": _kvferry.PART_KEYS, "value": _kvferry.PART_VALUES}
 """By KVCacheManagerV2's roles."""
 KEYS_AND_VALUES = ("key", "value")
-DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int8": 6, "uint8": 7}
-"""kvf_dtype by torch's names: parts of different types do not pair."""
 HEADS_OUTERMOST = ("TRTLLM",)
 """Backends of which it is known how a block lies: heads, then tokens (kvCacheUtils.h). Of others a rank's heads are one
 piece, so that P and D need equally many ranks."""

@@ -57,16 +57,12 @@ def check_engine(vllm_config: VllmConfig) -> None:
     if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
         raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
                           "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
-    model = vllm_config.model_config
-    for flag, what in (("use_mla", "MLA"), ("is_hybrid", "state-space"), ("is_attention_free", "state-space")):
-        if getattr(model, flag):
-            raise ConfigError(f"kvferry does not carry the state of {what} layers")
+    if vllm_config.model_config.is_hybrid or vllm_config.model_config.is_attention_free:
+        raise ConfigError("kvferry does not carry the state of state-space layers")
     parallel = vllm_config.parallel_config
     for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
             raise ConfigError(f"kvferry supports tensor and data parallel engines, not {name}")
-    if vllm_config.model_config.get_total_num_kv_heads() < parallel.tensor_parallel_size:
-        raise ConfigError("kvferry needs tensor_parallel_size to be at most the model's number of KV heads")
 
 
 def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
@@ -82,7 +78,8 @@ def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int
     if rank is not None:
         options["rank"] = str(rank)
         index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
-    return config.open_node(options, identity_fields(vllm_config, kv_cache_config), EXTRA, index)
+    return config.open_node(options, identity_fields(vllm_config, kv_cache_config, carries_drafts(vllm_config)), EXTRA,
+                            index)
 
 
 def carries_drafts(vllm_config: VllmConfig) -> bool:

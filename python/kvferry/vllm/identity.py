@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 from vllm.config import set_current_vllm_config
 from vllm.platforms import current_platform
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from .layout import layer_specs, slots_of
+from .layout import one_spec
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
-    from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 CONFIG_FILES = ("config.json", "params.json")
 NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
 """Where and by what the file was written; the type in use is a field of its own."""
 WINDOW_FIELDS = ("sliding_window", "extra_retained_tokens", "attention_chunk_size")
 """Of a layer's spec: which blocks a request keeps."""
+SPARSE = "index_topk"
+"""What the configuration of a model with sparse MLA has: vLLM asks for the same (models/deepseek_v2.py)."""
 LONG_ROPE = ("longrope", "su")
 """Kinds of rope with two sets of factors: vLLM takes one of them for all positions, by max_model_len."""
 LLAMA4_TUNED_TOKENS = 32768
@@ -67,43 +70,41 @@ def _positions(model: ModelConfig) -> str:
     return "the same for all limits"
 
 
-def _page(spec: AttentionSpec) -> tuple[object, ...]:
-    """What a token is in a block, apart from its order: quantization, with the place of its scales; whether keys and values
-    are apart; bytes. As it is on any number of ranks."""
-    return (spec.kv_quant_mode.name, slots_of(spec) is not None,
-            spec.real_page_size_bytes // (spec.block_size * spec.num_kv_heads))
-
-
 def _groups(kv_cache_config: KVCacheConfig) -> str:
-    """The kinds of layers by group: block ids of one kind must not be taken for another's."""
-    kinds = [[[type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS), str(spec.dtype),
-               spec.head_size, *_page(spec), name]
-              for name, spec in layer_specs(group)] for group in kv_cache_config.transfer_groups]
+    """Which blocks of a prompt the groups keep: ids of one must not be taken for another's. No more than all layers of a group
+    have in common: the scheduler's process knows one of them, and a stage of a pipeline some. What else pages have is in
+    the parts that ranks compare when they connect: layout.py."""
+    kinds: list[list[object]] = []
+    for group in kv_cache_config.transfer_groups:
+        spec = one_spec(group)
+        is_full = isinstance(spec, FullAttentionSpec)
+        kinds.append(["full"] if is_full else [type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS)])
     return _digest(kinds)
 
 
 def _backend(vllm_config: VllmConfig) -> str:
-    """What vLLM chooses for the model by its configuration: the scheduler's process has no layers to ask. A layer that has
-    another one has its own pages: _page()."""
+    """What vLLM chooses for the model by its configuration: the scheduler's process has no layers to ask."""
     from vllm.v1.attention.selector import get_attn_backend
     model = vllm_config.model_config
     with set_current_vllm_config(vllm_config):
-        return get_attn_backend(model.get_head_size(), model.dtype, vllm_config.cache_config.cache_dtype).get_name()
+        return get_attn_backend(model.get_head_size(), model.dtype, vllm_config.cache_config.cache_dtype, use_mla=model.use_mla,
+                                use_sparse=hasattr(model.hf_text_config, SPARSE)).get_name()
 
 
 def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     """The kernel's packing inside a block: on a CPU it follows the instruction set, elsewhere the backend."""
-    if not current_platform.is_cpu():
+    if not current_platform.is_cpu() or vllm_config.model_config.use_mla:
         return _backend(vllm_config)
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
-    kernels = {_get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size,
-                             vllm_config.cache_config.cache_dtype)
-               for group in kv_cache_config.transfer_groups for _, spec in layer_specs(group)}
+    model, kv_dtype = vllm_config.model_config, vllm_config.cache_config.cache_dtype
+    kernels = {_get_attn_isa(model.dtype, group.kv_cache_spec.block_size, head_size, kv_dtype)
+               for group in kv_cache_config.transfer_groups for head_size in (None, model.get_head_size())}
     return "cpu:" + ",".join(sorted(kernels))
 
 
-def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> dict[str, str]:
-    model = vllm_config.model_config
+def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, carry_drafts: bool) -> dict[str, str]:
+    model, speculative = vllm_config.model_config, vllm_config.speculative_config
+    drafts = carry_drafts and speculative is not None and speculative.uses_draft_kv_cache()
     return {
         "config": _config(model),
         "overrides": _overrides(model),
@@ -114,6 +115,7 @@ def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> 
         "kv_heads": str(model.get_total_num_kv_heads()),
         "head_size": str(model.get_head_size()),
         "groups": _groups(kv_cache_config),
+        "drafts": "carried" if drafts else "none",
         "layout": str(kv_cache_config.kv_cache_layout),
         "attention": _attention(vllm_config, kv_cache_config),
     }

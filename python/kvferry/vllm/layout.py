@@ -1,30 +1,36 @@
-"""From vLLM's KV caches to the library's regions."""
+"""From vLLM's KV caches to the library's regions and parts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
+    MLAAttentionSpec,
+    SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
-from kvferry import Region, _kvferry
+from kvferry import Part, Region, _kvferry
+from kvferry.engine.memory import DTYPES, MEMORY
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec)
-"""Exactly these: kinds derived from them keep other things in their blocks."""
-MEMORY = {"cpu": _kvferry.MEMORY_HOST, "cuda": _kvferry.MEMORY_CUDA}
-"""By torch's kinds of devices."""
+SUPPORTED = (FullAttentionSpec, SinkFullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MLAAttentionSpec,
+             SlidingWindowMLASpec)
+"""Exactly these: kinds derived from them keep other things in their blocks. Sinks come from the weights, into blocks that no
+request has."""
+LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 SCATTERED = ("LHBNC", "BHLNC")
 """vLLM's layouts in which a block is several pieces of memory, one for each head."""
 
@@ -33,8 +39,62 @@ DRAFT_MODELS = ("draft_model", "mtp")
 """What vLLM calls a drafter that is a model of its own; others' layers are numbered after the target's."""
 
 
+NUMBERS_OF_HEADS = re.compile(r"(key_value|kv)_heads?$|^n_heads_in_group$|^multi_query_group_num$")
+"""Names under which models' configurations say how many KV heads some of their layers have."""
+
+
 class LayoutError(ValueError):
     """KV memory that kvferry cannot carry; the text says which layer and why."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the KV heads of a model are split over tensor-parallel ranks, and which rank this is."""
+
+    rank: int
+    ranks: int
+    heads: int | None  # of each layer; None: they differ
+
+    def pieces(self, spec: AttentionSpec) -> int:
+        """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
+        that is not known counts as one that no two ranks have the same of: engines of other sizes cannot load it then."""
+        shards = spec.max_tp_shards
+        if shards is None and spec.num_kv_heads == 1:
+            shards = self.heads
+        return min(shards or self.ranks, self.ranks)
+
+    def heads_of(self, spec: AttentionSpec, in_one_piece: bool) -> tuple[int, int, int]:
+        """The rank's: how many, the first, and of how many; or the same of pieces."""
+        pieces, heads = self.pieces(spec), 1 if in_one_piece else spec.num_kv_heads
+        return heads, self.rank * pieces // self.ranks * heads, pieces * heads
+
+
+def heads_of_all_layers(model: ModelConfig) -> int | None:
+    """How many KV heads each layer has; None: the model's configuration names several numbers."""
+    def named(config: Any) -> Iterator[int]:
+        for name, value in config.items() if isinstance(config, dict) else enumerate(config):
+            if isinstance(value, dict | list | tuple):
+                yield from named(value)
+            if isinstance(name, str) and NUMBERS_OF_HEADS.search(name):
+                yield from (one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int))
+
+    heads: int = model.get_total_num_kv_heads()
+    return heads if set(named(model.hf_text_config.to_dict())) <= {heads} else None
+
+
+def split_of(vllm_config: VllmConfig, rank: int) -> Split:
+    speculative = vllm_config.speculative_config
+    draft = speculative.draft_model_config if speculative is not None else None
+    heads = {heads_of_all_layers(model) for model in (vllm_config.model_config, draft) if model is not None}
+    return Split(rank, vllm_config.parallel_config.tensor_parallel_size, heads.pop() if len(heads) == 1 else None)
+
+
+class Pool(NamedTuple):
+    """A rank's."""
+
+    regions: list[Region]
+    parts: list[Part]
+    share: tuple[int, int, int]
 
 
 def layer_specs(group: KVCacheGroupSpec) -> Iterator[tuple[str, AttentionSpec]]:
@@ -44,9 +104,15 @@ def layer_specs(group: KVCacheGroupSpec) -> Iterator[tuple[str, AttentionSpec]]:
         yield name, spec.kv_cache_specs[name] if isinstance(spec, UniformTypeKVCacheSpecs) else spec
 
 
+def one_spec(group: KVCacheGroupSpec) -> AttentionSpec:
+    """A layer's, whichever: a scheduler has no more of a group whose layers differ."""
+    spec = group.kv_cache_spec
+    return next(iter(spec.kv_cache_specs.values())) if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+
+
 def slides(group: KVCacheGroupSpec) -> bool:
     """Whether blocks of the group leave a request while it runs."""
-    return any(type(spec) is not FullAttentionSpec for _, spec in layer_specs(group))
+    return not all(isinstance(spec, FullAttentionSpec) for _, spec in layer_specs(group))
 
 
 def first_needed_block(group: KVCacheGroupSpec, tokens: int) -> int:
@@ -70,21 +136,15 @@ def _is_draft(name: str, target_layers: int) -> bool:
 
 def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
                    carry: bool) -> tuple[KVCacheConfig, list[str]]:
-    """What is carried, and the draft layers that are not: all of them if one cannot be carried beside the target's."""
+    """What is carried, and the draft layers that are not: all of them if one is of a kind that cannot be carried."""
     speculative = vllm_config.speculative_config
     if speculative is None or not speculative.uses_draft_kv_cache():
         return kv_cache_config, []
     target_layers = vllm_config.model_config.get_total_num_hidden_layers()
-    ranks = vllm_config.parallel_config.tensor_parallel_size
-
-    def kind(spec: AttentionSpec) -> tuple[object, ...]:
-        split = getattr(spec, "max_tp_shards", None)
-        return type(spec) in SUPPORTED, spec.block_size, getattr(spec, "num_kv_heads", 0), split is None or split >= ranks
-
     specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
     drafts = [name for name in specs if _is_draft(name, target_layers)]
-    kinds = {kind(spec) for name, spec in specs.items() if name not in drafts}
-    if carry and all(kind(specs[name]) in kinds for name in drafts):
+    block_tokens = {spec.block_size for name, spec in specs.items() if name not in drafts}
+    if carry and all(type(specs[name]) in SUPPORTED and specs[name].block_size in block_tokens for name in drafts):
         return kv_cache_config, []
     groups = []
     for group in kv_cache_config.kv_cache_groups:
@@ -95,17 +155,14 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
 
 def check_groups(kv_cache_config: KVCacheConfig) -> int:
     """The tokens of a block, the same in all groups."""
-    block_tokens, heads = set(), set()
+    block_tokens = set()
     for group in kv_cache_config.transfer_groups:
         for name, spec in layer_specs(group):
-            if type(spec) not in SUPPORTED:
+            if type(spec) not in SUPPORTED or getattr(spec, "bounded_replay", False):
                 raise LayoutError(f"kvferry does not carry the state of layer {name} ({type(spec).__name__})")
             block_tokens.add(spec.block_size)
-            heads.add(spec.num_kv_heads)
     if len(block_tokens) != 1:
         raise LayoutError(f"kvferry needs KV groups with one block size, not {sorted(block_tokens)}")
-    if len(heads) != 1:
-        raise LayoutError(f"kvferry needs layers with one number of KV heads, not {sorted(heads)}")
     return block_tokens.pop()
 
 
@@ -131,45 +188,87 @@ def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: i
     return block
 
 
-def _region(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: int, group: int) -> Region:
-    """Its `heads` are 1 if they do not lie one after the other in a block: then it cannot be cut for other ranks."""
-    block = _first_block(name, spec, tensor, blocks)
-    size, memory = tensor.element_size(), MEMORY[tensor.device.type]
-    heads = spec.num_kv_heads if block.is_contiguous() and slots_of(spec) is None else 1
-    return Region(tensor.data_ptr(), tensor.stride(0) * len(block) * size, block.numel() * size, blocks, heads, heads, group,
-                  memory, tensor.device.index or 0)
+def _cut(spec: AttentionSpec, block: torch.Tensor, tokens_outermost: bool) -> tuple[bool, int, int, int, int]:
+    """Whether a block is one piece, which other ranks cannot have some heads of, and (unit, row and head bytes, rows)."""
+    size, (parts, heads, rows, content) = block.element_size(), block.shape
+    whole = block.numel() * size
+    if isinstance(spec, LATENT) or slots_of(spec) is not None or spec.block_size % (parts * rows) != 0:
+        return True, whole, whole, whole, 1
+    if not tokens_outermost and (heads == 1 or (parts == 1 and block.is_contiguous())):
+        # What is inside of a head's tokens only the kernels know.
+        return False, whole // heads, whole // heads, whole // heads, 1
+    return False, content * size, block.stride(2) * size, block.stride(1) * size, parts * rows
 
 
-def _check_page(name: str, spec: AttentionSpec, regions: list[Region]) -> None:
+def _kind(spec: AttentionSpec, half: int | None) -> int:
+    if getattr(spec, "cache_role", None) == "indexer":
+        return _kvferry.PART_INDEX
+    if isinstance(spec, LATENT):
+        return _kvferry.PART_LATENT
+    return _kvferry.PART_KV if half is None else (_kvferry.PART_KEYS, _kvferry.PART_VALUES)[half]
+
+
+def layer_number(name: str) -> int:
+    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+
+
+class _Pool:
+    """One that is being put together."""
+
+    def __init__(self, split: Split, blocks: int, layout: str | None) -> None:
+        self.regions: list[Region] = []
+        self.parts: list[Part] = []
+        self._split = split
+        self._blocks = blocks
+        self._tokens_outermost = layout is not None and layout.index("N") < layout.index("H")
+        self._seen: set[tuple[int, int]] = set()
+        self._places: dict[tuple[int, int], int] = {}  # taken, by layer and kind
+
+    def add(self, name: str, spec: AttentionSpec, tensor: torch.Tensor, group: int, half: int | None) -> int:
+        """Bytes of a block. Layers that share another's KV add nothing."""
+        block = _first_block(name, spec, tensor, self._blocks)
+        size, device = tensor.element_size(), tensor.device
+        block_bytes = block.numel() * size
+        if (group, tensor.data_ptr()) in self._seen:
+            return block_bytes
+        self._seen.add((group, tensor.data_ptr()))
+        in_one_piece, unit, row, head, rows = _cut(spec, block, self._tokens_outermost)
+        layer, kind = layer_number(name), _kind(spec, half)
+        place = self._places[layer, kind] = self._places.get((layer, kind), -1) + 1
+        heads, first, total = self._split.heads_of(spec, in_one_piece)
+        self.parts.append(Part(layer, kind, place, group, DTYPES.get(str(tensor.dtype).removeprefix("torch."), 0),
+                               len(self.regions), 0, unit, row, head, rows, spec.block_size, heads, first, total))
+        self.regions.append(Region(tensor.data_ptr(), tensor.stride(0) * len(block) * size, block_bytes, self._blocks, 1, 1,
+                                   group, MEMORY[device.type], device.index or 0))
+        return block_bytes
+
+    def share(self) -> tuple[int, int, int]:
+        """Of the layers with most heads."""
+        most = max(self.parts, key=lambda part: part.heads_total)
+        return most.first_head, most.heads, most.heads_total
+
+
+def _check_page(name: str, spec: AttentionSpec, carried: int) -> None:
     """What vLLM keeps beside the tensor that it shows (scales, say) would not be carried."""
-    carried, page = sum(region.block_bytes for region in regions), spec.real_page_size_bytes
-    if carried != page:
-        raise LayoutError(f"layer {name}: its blocks are {page} bytes, and the tensor that vLLM shows has {carried} of them")
+    if carried != spec.real_page_size_bytes:
+        raise LayoutError(f"layer {name}: its blocks are {spec.real_page_size_bytes} bytes, and the tensor that vLLM shows has "
+                          f"{carried} of them")
 
 
-def _layer_regions(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: int, group: int) -> list[Region]:
+def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Tensor]]:
+    """One, or keys and values."""
     if not isinstance(tensor, torch.Tensor):
         raise LayoutError(f"layer {name}: its KV is not one tensor")
     if tensor.device.type not in MEMORY:
         raise LayoutError(f"layer {name}: its KV is on {tensor.device}, and kvferry carries memory of {' and '.join(MEMORY)}")
-    halves = tensor if tensor.dim() > 4 and tensor.shape[0] == 2 else [tensor]
-    return [_region(name, spec, half, blocks, group) for half in halves]
+    return list(enumerate(tensor)) if tensor.dim() > 4 and tensor.shape[0] == 2 else [(None, tensor)]
 
 
-def regions_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, ranks: int) -> list[Region]:
-    """Regions of all layers, in the order of layer_specs(). Layers that share another's KV add none."""
-    regions: list[Region] = []
+def pool_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, split: Split) -> Pool:
+    """All layers, in the order of layer_specs()."""
+    pool = _Pool(split, kv_cache_config.num_blocks, kv_cache_config.kv_cache_layout)
     for index, group in enumerate(kv_cache_config.transfer_groups):
-        seen: set[int] = set()
         for name, spec in layer_specs(group):
-            if spec.max_tp_shards is not None and spec.max_tp_shards < ranks:
-                raise LayoutError(f"layer {name}: its KV heads are replicated over {ranks} ranks, not split")
-            of_layer = _layer_regions(name, spec, kv_caches[name], kv_cache_config.num_blocks, index)
-            _check_page(name, spec, of_layer)
-            for region in of_layer:
-                if region.base not in seen:
-                    regions.append(region)
-                seen.add(region.base)
-    # Without heads to cut, a block is one of as many as there are ranks: engines that differ in ranks are incompatible.
-    heads = min((region.heads for region in regions), default=1)
-    return [region._replace(heads=heads, heads_total=heads * ranks) for region in regions]
+            _check_page(name, spec, sum(pool.add(name, spec, half, index, which)
+                                        for which, half in _halves(name, kv_caches[name])))
+    return Pool(pool.regions, pool.parts, pool.share())

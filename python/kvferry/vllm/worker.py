@@ -13,7 +13,7 @@ from kvferry.engine.log import logger
 
 from .adapters import Adapter, Content, loaded_adapters
 from .config import open_node
-from .layout import regions_of
+from .layout import pool_of, split_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -25,7 +25,7 @@ class Worker(worker.Worker):
         rank = get_tensor_model_parallel_rank()
         super().__init__(open_node(vllm_config, kv_cache_config, rank), rank)
         self._kv_cache_config = kv_cache_config
-        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._split = split_of(vllm_config, rank)
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._kv_caches: dict[str, torch.Tensor] = {}  # until they are registered with the node
         self._gpu: int | None = None
@@ -37,12 +37,12 @@ class Worker(worker.Worker):
         """Once all connectors have registered: one beside this may have moved the tensors to memory of its own."""
         if not self._kv_caches:
             return
-        regions = regions_of(self._kv_caches, self._kv_cache_config, self._ranks)
+        pool = pool_of(self._kv_caches, self._kv_cache_config, self._split)
         self._kv_caches = {}
-        self._node.register(regions)
-        self._gpu = next((region.device for region in regions if region.memory == _kvferry.MEMORY_CUDA), None)
-        logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(regions),
-                    self._kv_cache_config.num_blocks)
+        self._node.register(*pool)
+        self._gpu = next((region.device for region in pool.regions if region.memory == _kvferry.MEMORY_CUDA), None)
+        logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._split.ranks,
+                    len(pool.regions), self._kv_cache_config.num_blocks)
 
     def address(self) -> bytes:
         """Where the rank's node listens: a record for Node.set_ranks()."""
