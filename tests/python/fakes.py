@@ -191,12 +191,13 @@ def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
     return KVCacheConfig(num_blocks=POOL_BLOCKS, kv_cache_tensors=[], kv_cache_groups=made, kv_cache_layout="LBHNC")
 
 
-def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None, kv_heads: int = 8) -> Any:
+def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None, kv_heads: int = 8,
+                stages: int = 1) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
             kv_load_failure_policy=policy, kv_buffer_device="cpu", kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
             engine_id="engine"),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=1,
+        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=stages,
                                         decode_context_parallel_size=1, prefill_context_parallel_size=1,
                                         data_parallel_rank_local=None),
         model_config=SimpleNamespace(get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,

@@ -81,7 +81,7 @@ class Rank:
     """A worker: its half of the heads, and the connector's side."""
 
     def __init__(self, engine: ModelEngine, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
+        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
         self.connector = KVConnectorFactory.create_connector(engine.config, KVConnectorRole.WORKER, engine.kv)
         names = engine.kv.kv_cache_groups[0].layer_names
         layers = {name: torch.zeros(engine.kv.num_blocks, HEADS, BLOCK_TOKENS, 2 * HEAD_SIZE) for name in names}

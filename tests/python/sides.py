@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,23 +30,32 @@ def host_memory(layer: int, rank: int) -> torch.Tensor:
     return torch.zeros(POOL_BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD_SIZE)
 
 
+def of_stage(kv: KVCacheConfig, layers: list[str]) -> KVCacheConfig:
+    """As vLLM gives it to a pipeline's stage: all groups, and of each the layers that are there."""
+    groups = [replace(group, layer_names=[name for name in group.layer_names if name in layers]) for group in kv.kv_cache_groups]
+    return replace(kv, kv_cache_groups=groups)
+
+
 class Sides:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, model: str = "toy",
                  memory: Callable[[int, int], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
-                 kv: KVCacheConfig | None = None, kv_heads: int = 8, **options: Any) -> None:
-        """`control` are options of the control node alone; `memory` is of a layer and rank."""
+                 kv: KVCacheConfig | None = None, kv_heads: int = 8, stages: int = 1, **options: Any) -> None:
+        """`control` are options of the control node alone; `memory` is of a layer and tensor-parallel rank."""
         monkeypatch.setattr(config, "identity_fields", lambda *engine: {"model": model})
         policy = options.pop("policy", "fail")
         kv = kv or kv_cache_config()
         layers = [name for group in kv.kv_cache_groups for name in group.layer_names]
         self._groups = len(kv.kv_cache_groups)
-        self.scheduler = scheduler.Scheduler(vllm_config(policy, ranks, options | (control or {})), kv)
+        by_stage = [layers[stage * len(layers) // stages:(stage + 1) * len(layers) // stages] for stage in range(stages)]
+        self.scheduler = scheduler.Scheduler(vllm_config(policy, ranks, options | (control or {}), kv_heads, stages),
+                                             of_stage(kv, by_stage[0]))
         self.workers = []
         self.memory: list[torch.Tensor] = []
-        for rank in range(ranks):
-            monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
-            self.workers.append(worker.Worker(vllm_config(policy, ranks, options, kv_heads), kv))
-            caches = {name: memory(layer, rank) for layer, name in enumerate(layers)}
+        for rank in range(ranks * stages):
+            own = by_stage[rank // ranks]
+            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
+            self.workers.append(worker.Worker(vllm_config(policy, ranks, options, kv_heads, stages), of_stage(kv, own)))
+            caches = {name: memory(layers.index(name), rank % ranks) for name in own}
             self.workers[-1].register(caches)
             self.memory += caches.values()
         self.requests: dict[str, Any] = {}

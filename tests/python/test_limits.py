@@ -76,7 +76,7 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
             environment.setenv("VLLM_KV_CACHE_LAYOUT", "LHBNC")
             start(vllm_config(), GPU)()
 
-    parallel = ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size")
+    parallel = ("decode_context_parallel_size", "prefill_context_parallel_size")
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
     through_host = vllm_config(options={"transports": ["local", "tcp"]})

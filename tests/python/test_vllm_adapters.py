@@ -176,7 +176,7 @@ class Engine:
         self.loras: list[dict[int, Any]] = [{} for _ in range(ranks)]
         for rank in range(ranks):
             monkeypatch.setattr(worker, "open_node", lambda *arguments: FakeNode())
-            monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
+            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
             self.workers.append(worker.Worker(vllm_config(ranks=ranks), kv_cache_config()))
         self.ok = True
         connector = SimpleNamespace(_scheduler=self.side)

@@ -29,7 +29,7 @@ class Rank:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int, polls: int | None) -> None:
         self.node = FakeNode()
         monkeypatch.setattr(worker, "open_node", lambda *arguments: self.node)
-        monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: rank)
+        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
         self.side = worker.Worker(vllm_config(ranks=2), kv_cache_config())
         self.polls = polls
         self.node.poll = self.poll  # type: ignore[method-assign]

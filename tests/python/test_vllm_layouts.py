@@ -289,7 +289,8 @@ LAYERS_OF_SIDES = 2
 class Engine:
     """Its ranks' parts of what the whole model's layers have."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int, shapes: list[str], full: list[torch.Tensor], empty: bool) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int, shapes: list[str], full: list[torch.Tensor], empty: bool,
+                 stages: int = 1) -> None:
         self.ranks, self.full = ranks, full
         self.shapes = [SHAPES[shape] for shape in shapes]
         groups = [KVCacheGroupSpec(["model.layers.0.attn", "model.layers.1.attn"], self._of_rank(0))] if len(set(shapes)) == 1 else [
@@ -298,7 +299,7 @@ class Engine:
         self._empty = empty
         layout = "LBNHC" if self.shapes[0][1] else "LBHNC"
         self.sides = sides.Sides(monkeypatch, ranks, memory=self._memory, kv=KVCacheConfig(POOL_BLOCKS, [], groups, kv_cache_layout=layout),
-                                 kv_heads=max(heads), policy="fail")
+                                 kv_heads=max(heads), stages=stages)
 
     def _of_rank(self, layer: int) -> Any:
         whole = self.shapes[layer][0]
@@ -332,6 +333,26 @@ def test_other_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch, shapes: list[st
         for index, found in enumerate(d.sides.memory):
             rank, layer = divmod(index, LAYERS_OF_SIDES)
             assert torch.equal(found[sides.TARGET], d.expected(layer, rank)[sides.SOURCE]) != fails
+    finally:
+        p.sides.close()
+        d.sides.close()
+
+
+@pytest.mark.parametrize("stages_of_p, stages_of_d", [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("ranks_of_p, ranks_of_d", [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"]], ids="+".join)
+def test_pipelines(monkeypatch: pytest.MonkeyPatch, shapes: list[str], ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
+    """Each stage has a layer, and where layers are of two kinds, of one group only."""
+    torch.manual_seed(1)
+    full = [torch.rand(POOL_BLOCKS, SHAPES[shape][0].num_kv_heads, 32, SHAPES[shape][0].state_content_size_bytes // 4) for shape in shapes]
+    p = Engine(monkeypatch, ranks_of_p, shapes, full, False, stages_of_p)
+    d = Engine(monkeypatch, ranks_of_d, shapes, full, True, stages_of_d)
+    try:
+        assert not d.sides.until_received(d.sides.begin(p.sides.prefill()))
+        by_rank = iter(d.sides.memory)
+        for rank in range(ranks_of_d * stages_of_d):
+            for layer in range(LAYERS_OF_SIDES) if stages_of_d == 1 else [rank // ranks_of_d]:
+                assert torch.equal(next(by_rank)[sides.TARGET], d.expected(layer, rank % ranks_of_d)[sides.SOURCE])
     finally:
         p.sides.close()
         d.sides.close()

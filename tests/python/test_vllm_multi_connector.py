@@ -89,7 +89,7 @@ class Engine:
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
-        monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 0)
+        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 0)
         self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)

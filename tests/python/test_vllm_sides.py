@@ -75,7 +75,7 @@ def test_an_empty_answer_reaches_the_scheduler_side() -> None:
 def rank(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeNode, worker.Worker]:
     node = FakeNode()
     monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
-    monkeypatch.setattr(worker, "get_tensor_model_parallel_rank", lambda: 1)
+    monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 1)
     return node, worker.Worker(vllm_config(ranks=2), kv_cache_config())
 
 
@@ -312,7 +312,7 @@ def test_a_bad_option_stops_the_start(monkeypatch: pytest.MonkeyPatch, options: 
         open_rank(monkeypatch, options)
 
 
-@pytest.mark.parametrize("field", ["pipeline_parallel_size", "decode_context_parallel_size"])
+@pytest.mark.parametrize("field", ["prefill_context_parallel_size", "decode_context_parallel_size"])
 def test_an_engine_that_is_not_supported(field: str) -> None:
     engine = vllm_config()
     setattr(engine.parallel_config, field, 2)

@@ -14,7 +14,7 @@ from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
 from .identity import identity_fields
-from .layout import SCATTERED, check_groups, slides
+from .layout import SCATTERED, check_groups, ranks_of, slides
 from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def check_engine(vllm_config: VllmConfig) -> None:
     if vllm_config.model_config.is_hybrid or vllm_config.model_config.is_attention_free:
         raise ConfigError("kvferry does not carry the state of state-space layers")
     parallel = vllm_config.parallel_config
-    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
-            raise ConfigError(f"kvferry supports tensor and data parallel engines, not {name}")
+            raise ConfigError(f"kvferry supports tensor, pipeline and data parallel engines, not {name}")
 
 
 def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
@@ -70,14 +70,14 @@ def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int
     options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy} | transports_by_buffers(vllm_config)
     options |= options_given(vllm_config).of_library(OF_CONNECTOR)
     check_engine(vllm_config)
-    parallel = vllm_config.parallel_config
-    options["ranks"] = str(parallel.tensor_parallel_size)
+    ranks = ranks_of(vllm_config)
+    options["ranks"] = str(ranks)
     options["block_tokens"] = str(check_groups(kv_cache_config))
     options["keep_prefix"] = "off" if any(map(slides, kv_cache_config.transfer_groups)) else "on"
     index = None
     if rank is not None:
         options["rank"] = str(rank)
-        index = (parallel.data_parallel_rank_local or 0) * parallel.tensor_parallel_size + rank
+        index = (vllm_config.parallel_config.data_parallel_rank_local or 0) * ranks + rank
     return config.open_node(options, identity_fields(vllm_config, kv_cache_config, carries_drafts(vllm_config)), EXTRA,
                             index)
 

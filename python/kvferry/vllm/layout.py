@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,11 +82,18 @@ def heads_of_all_layers(model: ModelConfig) -> int | None:
     return heads if set(named(model.hf_text_config.to_dict())) <= {heads} else None
 
 
+def ranks_of(vllm_config: VllmConfig) -> int:
+    """Of the engine, as vLLM numbers them: all tensor-parallel ranks of a pipeline's stage before those of the next one."""
+    parallel = vllm_config.parallel_config
+    return int(parallel.pipeline_parallel_size * parallel.tensor_parallel_size)
+
+
 def split_of(vllm_config: VllmConfig, rank: int) -> Split:
     speculative = vllm_config.speculative_config
     draft = speculative.draft_model_config if speculative is not None else None
     heads = {heads_of_all_layers(model) for model in (vllm_config.model_config, draft) if model is not None}
-    return Split(rank, vllm_config.parallel_config.tensor_parallel_size, heads.pop() if len(heads) == 1 else None)
+    ranks = vllm_config.parallel_config.tensor_parallel_size
+    return Split(rank % ranks, ranks, heads.pop() if len(heads) == 1 else None)
 
 
 class Pool(NamedTuple):
@@ -105,20 +112,22 @@ def layer_specs(group: KVCacheGroupSpec) -> Iterator[tuple[str, AttentionSpec]]:
 
 
 def one_spec(group: KVCacheGroupSpec) -> AttentionSpec:
-    """A layer's, whichever: a scheduler has no more of a group whose layers differ."""
+    """A layer's, whichever: a scheduler has no more of a group whose layers differ, and their windows do not. It may be
+    another stage's of the pipeline."""
     spec = group.kv_cache_spec
     return next(iter(spec.kv_cache_specs.values())) if isinstance(spec, UniformTypeKVCacheSpecs) else spec
 
 
 def slides(group: KVCacheGroupSpec) -> bool:
     """Whether blocks of the group leave a request while it runs."""
-    return not all(isinstance(spec, FullAttentionSpec) for _, spec in layer_specs(group))
+    return not isinstance(one_spec(group), FullAttentionSpec)
 
 
 def first_needed_block(group: KVCacheGroupSpec, tokens: int) -> int:
     """Of a request with this many computed tokens: the position of the first block that its next token, or another one
     that vLLM keeps for, looks at. As in get_num_skipped_tokens() of vLLM's managers."""
-    return min(_skipped_tokens(spec, tokens) // spec.block_size for _, spec in layer_specs(group))
+    spec = one_spec(group)
+    return _skipped_tokens(spec, tokens) // spec.block_size
 
 
 def _skipped_tokens(spec: AttentionSpec, tokens: int) -> int:
@@ -160,7 +169,7 @@ def check_groups(kv_cache_config: KVCacheConfig) -> int:
         for name, spec in layer_specs(group):
             if type(spec) not in SUPPORTED or getattr(spec, "bounded_replay", False):
                 raise LayoutError(f"kvferry does not carry the state of layer {name} ({type(spec).__name__})")
-            block_tokens.add(spec.block_size)
+        block_tokens.add(one_spec(group).block_size)
     if len(block_tokens) != 1:
         raise LayoutError(f"kvferry needs KV groups with one block size, not {sorted(block_tokens)}")
     return block_tokens.pop()
@@ -188,11 +197,15 @@ def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: i
     return block
 
 
+def _is_one_piece(spec: AttentionSpec) -> bool:
+    return isinstance(spec, LATENT) or slots_of(spec) is not None
+
+
 def _cut(spec: AttentionSpec, block: torch.Tensor, tokens_outermost: bool) -> tuple[bool, int, int, int, int]:
     """Whether a block is one piece, which other ranks cannot have some heads of, and (unit, row and head bytes, rows)."""
     size, (parts, heads, rows, content) = block.element_size(), block.shape
     whole = block.numel() * size
-    if isinstance(spec, LATENT) or slots_of(spec) is not None or spec.block_size % (parts * rows) != 0:
+    if _is_one_piece(spec) or spec.block_size % (parts * rows) != 0:
         return True, whole, whole, whole, 1
     if not tokens_outermost and (heads == 1 or (parts == 1 and block.is_contiguous())):
         # What is inside of a head's tokens only the kernels know.
@@ -242,10 +255,12 @@ class _Pool:
                                    group, MEMORY[device.type], device.index or 0))
         return block_bytes
 
-    def share(self) -> tuple[int, int, int]:
-        """Of the layers with most heads."""
-        most = max(self.parts, key=lambda part: part.heads_total)
-        return most.first_head, most.heads, most.heads_total
+    def share(self, groups: Iterable[KVCacheGroupSpec]) -> tuple[int, int, int]:
+        """Of the layers with most heads, on any stage of the pipeline."""
+        shares = [(part.heads, part.first_head, part.heads_total) for part in self.parts]
+        shares += [self._split.heads_of(spec, _is_one_piece(spec)) for spec in map(one_spec, groups)]
+        heads, first, total = max(shares, key=lambda share: share[2])
+        return first, heads, total
 
 
 def _check_page(name: str, spec: AttentionSpec, carried: int) -> None:
@@ -271,4 +286,4 @@ def pool_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, 
         for name, spec in layer_specs(group):
             _check_page(name, spec, sum(pool.add(name, spec, half, index, which)
                                         for which, half in _halves(name, kv_caches[name])))
-    return Pool(pool.regions, pool.parts, pool.share())
+    return Pool(pool.regions, pool.parts, pool.share(kv_cache_config.transfer_groups))

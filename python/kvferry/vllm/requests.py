@@ -12,6 +12,7 @@ from kvferry.engine.log import logger
 from kvferry.engine.messages import NoIdentity
 
 from .adapters import Adapters, Content
+from .layout import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -64,7 +65,7 @@ class Prompts:
 
     def __init__(self, vllm_config: VllmConfig, weights: Weights) -> None:
         self._weights = weights
-        self.adapters = Adapters(vllm_config.parallel_config.tensor_parallel_size)
+        self.adapters = Adapters(ranks_of(vllm_config))
         self.cache_is_old = False
         multimodal = getattr(vllm_config.model_config, "multimodal_config", None)
         # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
 from kvferry import Point, _kvferry
 from kvferry.engine import worker
@@ -13,18 +13,25 @@ from kvferry.engine.log import logger
 
 from .adapters import Adapter, Content, loaded_adapters
 from .config import open_node
-from .layout import pool_of, split_of
+from .layout import pool_of, ranks_of, split_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
+def rank_of_worker(vllm_config: VllmConfig) -> int:
+    """This process's, of ranks_of()."""
+    stage = get_pp_group().rank_in_group
+    return int(stage * vllm_config.parallel_config.tensor_parallel_size + get_tensor_model_parallel_rank())
+
+
 class Worker(worker.Worker):
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
-        rank = get_tensor_model_parallel_rank()
+        rank = rank_of_worker(vllm_config)
         super().__init__(open_node(vllm_config, kv_cache_config, rank), rank)
         self._kv_cache_config = kv_cache_config
+        self._ranks = ranks_of(vllm_config)
         self._split = split_of(vllm_config, rank)
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._kv_caches: dict[str, torch.Tensor] = {}  # until they are registered with the node
@@ -41,8 +48,8 @@ class Worker(worker.Worker):
         self._kv_caches = {}
         self._node.register(*pool)
         self._gpu = next((region.device for region in pool.regions if region.memory == _kvferry.MEMORY_CUDA), None)
-        logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._split.ranks,
-                    len(pool.regions), self._kv_cache_config.num_blocks)
+        logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(pool.regions),
+                    self._kv_cache_config.num_blocks)
 
     def address(self) -> bytes:
         """Where the rank's node listens: a record for Node.set_ranks()."""
