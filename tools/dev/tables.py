@@ -1,10 +1,11 @@
-"""The tables of the documents that are the code's own: of options, metrics and reasons."""
+"""The tables of the documents that are the code's own: of options, metrics, reasons, and families of models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from kvferry import _kvferry, metric_table
+from pd.carried import CARRIED, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -13,8 +14,16 @@ def yes(flag: bool) -> str:
     return "yes" if flag else "–"
 
 
+def how_known(name: str, topology: Topology) -> str:
+    """Of what tests/e2e/families has tried."""
+    row = next((row for row in ROWS if (row.family.name, row.topology) == (name, topology)), None)
+    if row is None:
+        return "not in vLLM"
+    return ("identical" if row.identical else "within the noise") if row.carried else "refused"
+
+
 def tables() -> dict[str, list[str]]:
-    """The rows of each document's table, which is its first."""
+    """The rows of each document's table, which is its first whose rows begin with a name."""
     return {
         "options.md": [
             f"| `{name}` | {unit or '–'} | {initial or '(none)'} | {allowed} | {meaning} |"
@@ -25,12 +34,15 @@ def tables() -> dict[str, list[str]]:
         "reasons.md": [
             f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
             for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
+        "../README.md": [
+            f"| `{name}` | {carried.what} | {' | '.join(how_known(name, topology) for topology in TOPOLOGIES)} |"
+            for name, carried in CARRIED.items()],
     }
 
 
 def with_table(text: str, rows: list[str]) -> str:
     lines = text.splitlines(keepends=True)
-    start = next(i for i, line in enumerate(lines) if line.startswith("|---")) + 1
+    start = next(i for i, line in enumerate(lines, 1) if line.startswith("|---") and lines[i].startswith("| `"))
     end = next((i for i, line in enumerate(lines[start:], start) if not line.startswith("| `")), len(lines))
     return "".join([*lines[:start], *(row + "\n" for row in rows), *lines[end:]])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,10 @@ ASK_FOR_TICKET: Ticket = {
 }
 
 
+WITH_LOGPROBS = {"logprobs": 2, "return_tokens_as_token_ids": True}
+"""Of the token that came and of the two best ones: by their numbers, as several may have the same text."""
+
+
 @dataclass(frozen=True, repr=False)
 class Reply:
     status: int
@@ -27,6 +32,10 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     """Of an error of kvferry's."""
+    logprobs: list[float] = field(default_factory=list)
+    """Of the tokens, where they were asked for (WITH_LOGPROBS)."""
+    leads: list[float] = field(default_factory=list)
+    """By how much the best candidate for each token was better than the second."""
 
     @property
     def ok(self) -> bool:
@@ -58,8 +67,15 @@ def read_reply(answer: web.Answer) -> Reply:
         return Reply(answer.status, seconds=answer.seconds, headers=answer.headers,
                      error=answer.error or error_text(answer.body), reason=error_reason(answer.body))
     choice = answer.body["choices"][0]
+    logprobs = choice.get("logprobs") or {"token_logprobs": [], "top_logprobs": []}
     return Reply(200, choice["text"], choice.get("token_ids") or [], answer.body.get("kv_transfer_params"),
-                 answer.seconds, headers=answer.headers)
+                 answer.seconds, headers=answer.headers, logprobs=logprobs["token_logprobs"],
+                 leads=[lead(candidates) for candidates in logprobs["top_logprobs"]])
+
+
+def lead(candidates: dict[str, float]) -> float:
+    best, second, *_ = sorted(candidates.values(), reverse=True)
+    return best - second
 
 
 def error_text(body: dict[str, Any]) -> str:
@@ -73,8 +89,9 @@ def error_reason(body: dict[str, Any]) -> str:
 
 
 def complete(url: str, prompt: Prompt | str, max_tokens: int, ticket: Ticket | None = None,
-             timeout_s: float = 120.0) -> Reply:
-    return read_reply(web.post_json(url + "/v1/completions", completion_body(prompt, max_tokens, ticket), timeout_s))
+             timeout_s: float = 120.0, fields: Mapping[str, Any] | None = None) -> Reply:
+    body = completion_body(prompt, max_tokens, ticket) | (fields or {})
+    return read_reply(web.post_json(url + "/v1/completions", body, timeout_s))
 
 
 def prefill(url: str, prompt: Prompt, options: dict[str, Any] | None = None, timeout_s: float = 120.0) -> Ticket:

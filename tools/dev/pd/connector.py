@@ -27,16 +27,16 @@ class Connector:
     comes_first: bool = True
 
     def among(self, *siblings: dict[str, Any], first: bool = True) -> Connector:
-        return replace(self._with_these_tools(), siblings=siblings, comes_first=first)
+        return replace(self.with_these_tools(), siblings=siblings, comes_first=first)
 
-    def _with_these_tools(self) -> Connector:
+    def with_these_tools(self) -> Connector:
         """In the engine's process."""
         path = os.pathsep.join([str(DEV), *filter(None, [self.env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))])])
         return replace(self, env={**self.env, "PYTHONPATH": path})
 
     def on_fake_gpu(self) -> Connector:
         """The engine's pool passes for a GPU's (adopt.py)."""
-        tools = self.with_options(cuda_library=str(FAKE_CUDA))._with_these_tools()
+        tools = self.with_options(cuda_library=str(FAKE_CUDA)).with_these_tools()
         return replace(tools, config={**tools.config, "kv_connector_module_path": "pd.adopt"})
 
     def with_options(self, **options: Any) -> Connector:

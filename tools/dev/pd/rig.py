@@ -29,6 +29,8 @@ class Rig:
     consumer: Engine | None = None
     source: Engine | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Of every request that D answers, beside the usual ones."""
 
     def __post_init__(self) -> None:
         self._expected: dict[tuple[int, ...], list[int]] = {}
@@ -81,7 +83,7 @@ class Rig:
         return client.prefill(self.producer.url, prompt, self.options)
 
     def decode(self, prompt: Prompt, ticket: client.Ticket) -> Reply:
-        return client.complete(self.decoder.url, prompt, self.max_tokens, ticket, self.client_limit_s)
+        return client.complete(self.decoder.url, prompt, self.max_tokens, ticket, self.client_limit_s, self.fields)
 
     def overwrite_prefill_blocks(self) -> None:
         """Other prompts go through P until every block of its pool has had another owner."""

@@ -1,0 +1,79 @@
+"""Which families of models the connector carries, and between which engines. tests/e2e/families tries each: what is carried
+must be right, and what is not must be refused. `./dev tables` writes it into README.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .families import BY_NAME, Family
+
+RANKS = ("--tensor-parallel-size", "2")
+STAGES = ("--pipeline-parallel-size", "2", "--no-enforce-eager",
+          "--compilation-config.mode", "2", "--compilation-config.backend", "eager")
+"""vLLM makes what later stages on a CPU put their input in while it warms up, and eager engines do not: with traces that are
+run as they are it does, and computes the same."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    name: str
+    prefill: tuple[str, ...] = ()
+    decode: tuple[str, ...] = ()
+
+    @property
+    def cut_alike(self) -> bool:
+        """Each KV head is computed in the same way on both sides."""
+        return RANKS not in (self.prefill, self.decode)
+
+
+ONE = Topology("1-1")
+FROM_RANKS = Topology("2-1", prefill=RANKS)
+TO_RANKS = Topology("1-2", decode=RANKS)
+FROM_STAGES = Topology("pp2-1", prefill=STAGES)
+TOPOLOGIES = (ONE, FROM_RANKS, TO_RANKS, FROM_STAGES)
+
+
+@dataclass(frozen=True)
+class Carried:
+    what: str
+    between: tuple[Topology, ...] = ()
+    not_in_vllm: tuple[Topology, ...] = ()
+
+
+CARRIED = {
+    "llama": Carried("attention, two KV heads (Llama, Qwen3)", (ONE, FROM_RANKS, TO_RANKS)),
+    "llama-1-head": Carried("the same with one KV head, which ranks replicate", (ONE,)),
+    "llama-eagle": Carried("the same with an EAGLE draft", (ONE, FROM_RANKS, TO_RANKS)),
+    "llama4": Carried("chunked local attention (Llama 4)", (ONE, FROM_RANKS, TO_RANKS)),
+    "gemma3": Carried("sliding windows (Gemma 3)", (ONE, FROM_RANKS, TO_RANKS)),
+    "gemma3n": Carried("layers that share KV (Gemma 3n)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
+    "gpt-oss": Carried("windows and attention sinks (gpt-oss)", (ONE, FROM_RANKS, TO_RANKS)),
+    "gemma4": Carried("layers with other heads (Gemma 4)"),
+    "gemma4-blocks": Carried("the same with two block sizes"),
+    "deepseek": Carried("MLA (DeepSeek, Kimi)"),
+    "deepseek-mtp": Carried("the same with an MTP draft"),
+    "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)"),
+    "lfm2": Carried("short convolutions (LFM2)"),
+    "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)"),
+    "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)"),
+    "granite-hybrid": Carried("the same (Granite 4)"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    family: Family
+    topology: Topology
+    carried: bool
+
+    @property
+    def identical(self) -> bool:
+        """The answer is that of a local run to the last bit; of others only nearly, as vLLM's own is."""
+        return self.family.identical and self.topology.cut_alike
+
+    def __str__(self) -> str:
+        return f"{self.family.name}:{self.topology.name}"
+
+
+ROWS = [Row(BY_NAME[name], topology, topology in carried.between)
+        for name, carried in CARRIED.items() for topology in TOPOLOGIES if topology not in carried.not_in_vllm]
