@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 from pd import metrics
 from pd.client import Reply
-from pd.faults import Fault
+from pd.faults import Fault, let_go_on
 from pd.progress import wait_until
 from pd.rig import Rig
 
@@ -44,7 +44,8 @@ def killed(rig: Rig) -> Reply:
 
 
 def leave_out(rig: Rig) -> None:
-    """Nobody asks P any more."""
+    """Nobody asks P any more. It is there only if it was not killed."""
+    rig.producer.stop()
     rig.stack.engines.remove(rig.producer)
 
 
@@ -60,6 +61,6 @@ def rank_lost(rig: Rig) -> Reply:
     return rig.decode(rig.question, ticket)
 
 
-LEASE_ENDS = Fault("-", "the lease ends during the load", lease_ends)
+LEASE_ENDS = Fault("-", "the lease ends during the load", lease_ends, let_go_on)
 KILLED = Fault("-", "P is killed during the load", killed, leave_out)
 RANK_LOST = Fault("-", "one rank of P stands still", rank_lost, lambda rig: second_rank(rig).resume())
