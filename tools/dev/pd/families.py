@@ -30,6 +30,9 @@ AHEAD = 2
 FULL, LINEAR = "full_attention", "linear_attention"
 LLAMA = {"num_hidden_layers": 4, "num_key_value_heads": 2}
 WINDOWS = {"num_hidden_layers": 6, "sliding_window": 64, "layer_types": (["sliding_attention"] * 2 + [FULL]) * 2}
+SHARED_LAYERS = 3
+"""As many as vLLM needs to take its KV from a layer of the same kind: it takes that of the last two before them, for windows and
+for all of the prompt, in this order."""
 PER_LAYER = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 49152}
 GLOBAL = {"global_head_dim": 64, "attention_k_eq_v": True}
 """Layers without a window have other heads. With one of them a block has half as many bytes as others, and vLLM puts twice as
@@ -102,7 +105,7 @@ BY_NAME = {family.name: family for family in (
         "interleave_moe_layer_step": 0, "attention_chunk_size": 64, "no_rope_layers": [1, 1, 0, 1], "use_qk_norm": False}),
     Family("gemma3", "Gemma3", WINDOWS | {"query_pre_attn_scalar": 32}, embeddings=TIED),
     Family("gemma3n", "Gemma3n", WINDOWS | PER_LAYER | {
-        "num_key_value_heads": 2, "num_kv_shared_layers": 2, "laurel_rank": 16}, embeddings=TIED),
+        "num_key_value_heads": 2, "num_kv_shared_layers": SHARED_LAYERS, "laurel_rank": 16}, embeddings=TIED),
     Family("gemma4", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 2}, embeddings=TIED),
     Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 1}, embeddings=TIED),
     Family("gpt-oss", "GptOss", {
