@@ -56,6 +56,8 @@ class Family:
     dtype: str = "float32"
     embeddings: float = SOFT
     seed: int = 11
+    replicated: bool = False
+    """Two tensor-parallel ranks have the same KV."""
     draft: tuple[str, Callable[[Path], None]] | None = None
     """How the model drafts, and what adds the layers that do to its folder."""
     edges: tuple[int, ...] = (32, 64, 96)
@@ -98,7 +100,7 @@ class Family:
 
 BY_NAME = {family.name: family for family in (
     Family("llama", "Llama", LLAMA),
-    Family("llama-1-head", "Llama", LLAMA | {"num_key_value_heads": 1}),
+    Family("llama-1-head", "Llama", LLAMA | {"num_key_value_heads": 1}, replicated=True),
     Family("llama-eagle", "Llama", LLAMA, draft=("eagle", add_eagle), identical=False),
     Family("llama4", "Llama4", {
         "num_hidden_layers": 4, "intermediate_size_mlp": 256, "num_local_experts": 4, "moe_layers": [],
@@ -106,16 +108,16 @@ BY_NAME = {family.name: family for family in (
     Family("gemma3", "Gemma3", WINDOWS | {"query_pre_attn_scalar": 32}, embeddings=TIED),
     Family("gemma3n", "Gemma3n", WINDOWS | PER_LAYER | {
         "num_key_value_heads": 2, "num_kv_shared_layers": SHARED_LAYERS, "laurel_rank": 16}, embeddings=TIED),
-    Family("gemma4", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 2}, embeddings=TIED),
+    Family("gemma4", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 2}, embeddings=TIED, identical=False),
     Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 1}, embeddings=TIED),
     Family("gpt-oss", "GptOss", {
         "num_hidden_layers": 4, "sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("deepseek", "DeepseekV2", MLA | {
         "num_hidden_layers": 4, "first_k_dense_replace": 4, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128},
-        edges=MLA_EDGES, identical=False),
+        edges=MLA_EDGES, identical=False, replicated=True),
     Family("deepseek-mtp", "DeepseekV3", MLA | {
         "num_hidden_layers": 5, "first_k_dense_replace": 5, "num_mtp_layers": 0, "n_routed_experts": 4,
-        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", add_mtp), edges=MLA_EDGES, identical=False),
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", add_mtp), edges=MLA_EDGES, identical=False, replicated=True),
     Family("qwen3-next", "Qwen3Next", {
         "num_hidden_layers": 6, "num_key_value_heads": 2, "head_dim": 128, "layer_types": [LINEAR, LINEAR, FULL] * 2,
         "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
