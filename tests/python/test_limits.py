@@ -20,7 +20,7 @@ from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_con
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import config, weights  # noqa: E402
-from kvferry.vllm.layout import Split, check_groups, pool_of  # noqa: E402
+from kvferry.vllm.layout import Split, check_checksums, check_groups, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
@@ -115,6 +115,7 @@ def test_when_the_cache_is_laid_out() -> None:
         register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
         register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),
         register(torch.zeros(2 * POOL_BLOCKS, 2, 16, 32)),
+        lambda: check_checksums(pool_of({"l0": good.transpose(1, 2).contiguous().transpose(1, 2)}, groups(spec()), Split(0, 1, None)), "LBNHC"),
         register([good]),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 32, device="meta")),
     ]

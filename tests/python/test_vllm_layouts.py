@@ -19,7 +19,7 @@ import torch  # noqa: E402
 from fakes import POOL_BLOCKS, kv_cache_config, spec  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import identity  # noqa: E402
-from kvferry.vllm.layout import SCATTERED, LayoutError, Pool, Split, check_groups, heads_of_all_layers, layer_number, pool_of  # noqa: E402
+from kvferry.vllm.layout import FIRST_APART, SCATTERED, LayoutError, Pool, Split, check_groups, heads_of_all_layers, layer_number, pool_of  # noqa: E402
 from vllm.config import get_current_vllm_config  # noqa: E402
 from vllm.v1.attention import selector  # noqa: E402
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_config_from_groups  # noqa: E402
@@ -218,7 +218,7 @@ def test_layers_that_differ() -> None:
 
 @pytest.mark.parametrize("heads, ranks, shards, expected", [
     (8, 4, None, [(0, 1, 4), (1, 1, 4), (2, 1, 4), (3, 1, 4)]), (2, 4, None, [(0, 1, 2), (0, 1, 2), (1, 1, 2), (1, 1, 2)]),
-    (1, 2, None, [(0, 1, 1), (0, 1, 1)]), (None, 2, None, [(0, 1, 2), (1, 1, 2)]), (8, 2, 1, [(0, 1, 1), (0, 1, 1)])])
+    (1, 2, None, [(0, 1, 1), (0, 1, 1)]), (8, 2, None, [(0, 1, 2), (1, 1, 2)]), (None, 2, None, [(0, 1, 2), (1, 1, 2)]), (8, 2, 1, [(0, 1, 1), (0, 1, 1)])])
 def test_ranks_beyond_the_heads_have_the_same(heads: int | None, ranks: int, shards: int | None, expected: list[tuple[int, ...]]) -> None:
     """Where layers differ, ranks with one head of a layer each count as having different ones."""
     backend = backend_of("flash")
@@ -227,7 +227,8 @@ def test_ranks_beyond_the_heads_have_the_same(heads: int | None, ranks: int, sha
 
 
 @pytest.mark.parametrize("named, heads", [
-    ({"num_key_value_heads": 8}, 8), ({}, 8), ({"num_key_value_heads": 8, "num_global_key_value_heads": 2}, None),
+    ({"num_key_value_heads": 8}, 8), ({}, None), ({"multi_query": True}, None), ({"num_attention_groups": 8, "other": {"num_attention_groups": 4}}, None),
+    ({"num_kv_heads_per_layer": [8, 8]}, 8), ({"num_kv_heads_per_layer": [[8], [2]]}, None), ({"num_key_value_heads": 8, "num_global_key_value_heads": 2}, None),
     ({"num_key_value_heads": [8, 8, 4]}, None), ({"block_configs": [{"attention": {"n_heads_in_group": 8}}, {"attention": {"n_heads_in_group": 4}}]}, None),
     ({"num_key_value_heads": None, "kv_heads": 8}, 8)])
 def test_heads_that_a_model_s_configuration_names(named: dict[str, Any], heads: int | None) -> None:
@@ -236,7 +237,8 @@ def test_heads_that_a_model_s_configuration_names(named: dict[str, Any], heads: 
 
 
 def test_layers_are_numbered_by_their_names() -> None:
-    assert [layer_number(name) for name in ("model.layers.12.self_attn.attn", "mtp.layers.3.attn", "decoder.attn")] == [12, 3, 0]
+    names = ("model.layers.12.self_attn.attn", "mtp.layers.3.attn", "model.mtp.layers.0.attn", "draft_model.model.layers.1.attn", "decoder.attn")
+    assert [layer_number(name) for name in names] == [12, FIRST_APART + 3, FIRST_APART, FIRST_APART + 1, 0]
     backend = backend_of("flash")
     made, caches = lay_out(backend, KVCacheLayout.LBHNC, spec_of(backend), spec_of(backend))
     by_layer = [(part.layer, part.index) for part in pool_of(caches, made, ALONE).parts]

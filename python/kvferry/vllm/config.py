@@ -78,8 +78,11 @@ def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int
     if rank is not None:
         options["rank"] = str(rank)
         index = (vllm_config.parallel_config.data_parallel_rank_local or 0) * ranks + rank
-    return config.open_node(options, identity_fields(vllm_config, kv_cache_config, carries_drafts(vllm_config)), EXTRA,
-                            index)
+    return config.open_node(options, identity_fields(vllm_config, kv_cache_config), EXTRA, index)
+
+
+def has_checksums(vllm_config: VllmConfig) -> bool:
+    return options_given(vllm_config).of_library(OF_CONNECTOR).get("checksum") == "on"
 
 
 def carries_drafts(vllm_config: VllmConfig) -> bool:

@@ -102,9 +102,8 @@ def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     return "cpu:" + ",".join(sorted(kernels))
 
 
-def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, carry_drafts: bool) -> dict[str, str]:
-    model, speculative = vllm_config.model_config, vllm_config.speculative_config
-    drafts = carry_drafts and speculative is not None and speculative.uses_draft_kv_cache()
+def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> dict[str, str]:
+    model = vllm_config.model_config
     return {
         "config": _config(model),
         "overrides": _overrides(model),
@@ -115,7 +114,6 @@ def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, car
         "kv_heads": str(model.get_total_num_kv_heads()),
         "head_size": str(model.get_head_size()),
         "groups": _groups(kv_cache_config),
-        "drafts": "carried" if drafts else "none",
         "layout": str(kv_cache_config.kv_cache_layout),
         "attention": _attention(vllm_config, kv_cache_config),
     }

@@ -13,7 +13,6 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     MLAAttentionSpec,
-    SinkFullAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-SUPPORTED = (FullAttentionSpec, SinkFullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MLAAttentionSpec,
-             SlidingWindowMLASpec)
-"""Exactly these: kinds derived from them keep other things in their blocks. Sinks come from the weights, into blocks that no
-request has."""
+SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowMLASpec)
+"""Exactly these: kinds derived from them keep other things in their blocks."""
 LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 SCATTERED = ("LHBNC", "BHLNC")
 """vLLM's layouts in which a block is several pieces of memory, one for each head."""
@@ -37,9 +34,14 @@ SCATTERED = ("LHBNC", "BHLNC")
 
 DRAFT_MODELS = ("draft_model", "mtp")
 """What vLLM calls a drafter that is a model of its own; others' layers are numbered after the target's."""
+FIRST_APART = 32768
+"""Where the numbers of layers begin that a drafter counts from 0: beyond all others, as they are on the last stage of a
+pipeline."""
+APART = 128
+"""Where the indexes begin of parts whose keys and values the kernels keep apart: they pair with their like only."""
 
 
-NUMBERS_OF_HEADS = re.compile(r"(key_value|kv)_heads?$|^n_heads_in_group$|^multi_query_group_num$")
+NUMBERS_OF_HEADS = re.compile("key_value_head|kv_head|head_kv|heads_in_group|attention_groups|query_group")
 """Names under which models' configurations say how many KV heads some of their layers have."""
 
 
@@ -53,13 +55,13 @@ class Split:
 
     rank: int
     ranks: int
-    heads: int | None  # of each layer; None: they differ
+    heads: int | None  # of each layer; None: they differ, or that is not known
 
     def pieces(self, spec: AttentionSpec) -> int:
         """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
         that is not known counts as one that no two ranks have the same of: engines of other sizes cannot load it then."""
         shards = spec.max_tp_shards
-        if shards is None and spec.num_kv_heads == 1:
+        if shards is None and spec.num_kv_heads == 1 and not isinstance(spec, LATENT):
             shards = self.heads
         return min(shards or self.ranks, self.ranks)
 
@@ -68,18 +70,23 @@ class Split:
         pieces, heads = self.pieces(spec), 1 if in_one_piece else spec.num_kv_heads
         return heads, self.rank * pieces // self.ranks * heads, pieces * heads
 
+    def explains(self, spec: AttentionSpec) -> bool:
+        """Whether the rank has as many heads of the layer as it would."""
+        return isinstance(spec, LATENT) or self.heads is None or spec.num_kv_heads == max(1, self.heads // self.ranks)
+
 
 def heads_of_all_layers(model: ModelConfig) -> int | None:
-    """How many KV heads each layer has; None: the model's configuration names several numbers."""
-    def named(config: Any) -> Iterator[int]:
-        for name, value in config.items() if isinstance(config, dict) else enumerate(config):
+    """How many KV heads each layer has; None: the model's configuration does not say it, or names several numbers."""
+    def named(config: Any, is_of_heads: bool) -> Iterator[int]:
+        for name, value in config.items() if isinstance(config, dict) else ((None, one) for one in config):
+            is_named = is_of_heads if name is None else bool(NUMBERS_OF_HEADS.search(str(name)))
             if isinstance(value, dict | list | tuple):
-                yield from named(value)
-            if isinstance(name, str) and NUMBERS_OF_HEADS.search(name):
-                yield from (one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int))
+                yield from named(value, is_named)
+            elif is_named and isinstance(value, int) and not isinstance(value, bool):
+                yield value
 
     heads: int = model.get_total_num_kv_heads()
-    return heads if set(named(model.hf_text_config.to_dict())) <= {heads} else None
+    return heads if set(named(model.hf_text_config.to_dict(), False)) == {heads} else None
 
 
 def ranks_of(vllm_config: VllmConfig) -> int:
@@ -89,11 +96,8 @@ def ranks_of(vllm_config: VllmConfig) -> int:
 
 
 def split_of(vllm_config: VllmConfig, rank: int) -> Split:
-    speculative = vllm_config.speculative_config
-    draft = speculative.draft_model_config if speculative is not None else None
-    heads = {heads_of_all_layers(model) for model in (vllm_config.model_config, draft) if model is not None}
     ranks = vllm_config.parallel_config.tensor_parallel_size
-    return Split(rank % ranks, ranks, heads.pop() if len(heads) == 1 else None)
+    return Split(rank % ranks, ranks, heads_of_all_layers(vllm_config.model_config))
 
 
 class Pool(NamedTuple):
@@ -138,9 +142,13 @@ def _skipped_tokens(spec: AttentionSpec, tokens: int) -> int:
     return 0
 
 
+def _is_numbered_apart(name: str) -> bool:
+    """From 0 on, though it is not of the target."""
+    return any(part in DRAFT_MODELS for part in name.split("."))
+
+
 def _is_draft(name: str, target_layers: int) -> bool:
-    parts = name.split(".")
-    return parts[0] in DRAFT_MODELS or any(part.isdigit() and int(part) >= target_layers for part in parts)
+    return _is_numbered_apart(name) or any(part.isdigit() and int(part) >= target_layers for part in name.split("."))
 
 
 def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
@@ -155,10 +163,12 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
     block_tokens = {spec.block_size for name, spec in specs.items() if name not in drafts}
     if carry and all(type(specs[name]) in SUPPORTED and specs[name].block_size in block_tokens for name in drafts):
         return kv_cache_config, []
+    # All stages of a pipeline must number the groups alike, and only the last one knows of drafts.
+    stays = vllm_config.parallel_config.pipeline_parallel_size > 1
     groups = []
     for group in kv_cache_config.kv_cache_groups:
         names = [name for name in group.layer_names if name not in drafts]
-        groups.append(replace(group, layer_names=names, enable_kv_transfer=group.enable_kv_transfer and bool(names)))
+        groups.append(replace(group, layer_names=names, enable_kv_transfer=group.enable_kv_transfer and (stays or bool(names))))
     return replace(kv_cache_config, kv_cache_groups=groups), drafts
 
 
@@ -222,7 +232,8 @@ def _kind(spec: AttentionSpec, half: int | None) -> int:
 
 
 def layer_number(name: str) -> int:
-    return next((int(part) for part in name.split(".") if part.isdigit()), 0)
+    number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
+    return number + FIRST_APART if _is_numbered_apart(name) else number
 
 
 class _Pool:
@@ -248,6 +259,7 @@ class _Pool:
         in_one_piece, unit, row, head, rows = _cut(spec, block, self._tokens_outermost)
         layer, kind = layer_number(name), _kind(spec, half)
         place = self._places[layer, kind] = self._places.get((layer, kind), -1) + 1
+        place += APART if slots_of(spec) is not None else 0
         heads, first, total = self._split.heads_of(spec, in_one_piece)
         self.parts.append(Part(layer, kind, place, group, DTYPES.get(str(tensor.dtype).removeprefix("torch."), 0),
                                len(self.regions), 0, unit, row, head, rows, spec.block_size, heads, first, total))
@@ -256,7 +268,7 @@ class _Pool:
         return block_bytes
 
     def share(self, groups: Iterable[KVCacheGroupSpec]) -> tuple[int, int, int]:
-        """Of the layers with most heads, on any stage of the pipeline."""
+        """Of the layers with most heads; of other stages of the pipeline, as far as their groups' kinds tell."""
         shares = [(part.heads, part.first_head, part.heads_total) for part in self.parts]
         shares += [self._split.heads_of(spec, _is_one_piece(spec)) for spec in map(one_spec, groups)]
         heads, first, total = max(shares, key=lambda share: share[2])
@@ -279,8 +291,18 @@ def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Ten
     return list(enumerate(tensor)) if tensor.dim() > 4 and tensor.shape[0] == 2 else [(None, tensor)]
 
 
+def check_checksums(pool: Pool, layout: str | None) -> None:
+    """They are of a head's bytes in one piece."""
+    if any(part.rows > 1 for part in pool.parts):
+        raise LayoutError(f"checksum = on needs each head of a block in one piece, and in {layout} tokens are outermost: "
+                          "leave VLLM_KV_CACHE_LAYOUT unset, or checksum out")
+
+
 def pool_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, split: Split) -> Pool:
     """All layers, in the order of layer_specs()."""
+    specs = [spec for group in kv_cache_config.transfer_groups for name, spec in layer_specs(group) if name in kv_caches]
+    if not all(map(split.explains, specs)):
+        split = replace(split, heads=None)
     pool = _Pool(split, kv_cache_config.num_blocks, kv_cache_config.kv_cache_layout)
     for index, group in enumerate(kv_cache_config.transfer_groups):
         for name, spec in layer_specs(group):

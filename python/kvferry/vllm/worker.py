@@ -12,8 +12,8 @@ from kvferry.engine import worker
 from kvferry.engine.log import logger
 
 from .adapters import Adapter, Content, loaded_adapters
-from .config import open_node
-from .layout import pool_of, ranks_of, split_of
+from .config import has_checksums, open_node
+from .layout import check_checksums, pool_of, ranks_of, split_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -33,6 +33,7 @@ class Worker(worker.Worker):
         self._kv_cache_config = kv_cache_config
         self._ranks = ranks_of(vllm_config)
         self._split = split_of(vllm_config, rank)
+        self._has_checksums = has_checksums(vllm_config)
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._kv_caches: dict[str, torch.Tensor] = {}  # until they are registered with the node
         self._gpu: int | None = None
@@ -45,6 +46,8 @@ class Worker(worker.Worker):
         if not self._kv_caches:
             return
         pool = pool_of(self._kv_caches, self._kv_cache_config, self._split)
+        if self._has_checksums:
+            check_checksums(pool, self._kv_cache_config.kv_cache_layout)
         self._kv_caches = {}
         self._node.register(*pool)
         self._gpu = next((region.device for region in pool.regions if region.memory == _kvferry.MEMORY_CUDA), None)
