@@ -63,7 +63,8 @@ typedef struct kvf_part {
    * block_tokens must be equal on both sides. */
   uint32_t rows;
   uint32_t block_tokens; /* of the group's blocks, equal in all its parts; 0: it is not by token (a sequence's state) */
-  /* The rank has `heads` of heads_total, from first_head on. Replicated on all ranks: 1, 0 and 1. */
+  /* The rank has `heads` of heads_total, from first_head on: those that its share of the layout's heads reaches over,
+   * in proportion. Replicated on all ranks: 1, 0 and 1. */
   uint32_t heads;
   uint32_t first_head;
   uint32_t heads_total;

@@ -83,6 +83,17 @@ static bool strides_are_valid(const kvf_part *part)
   return (heads_first && part->row_bytes >= unit) || (rows_first && part->head_bytes >= unit);
 }
 
+/* Whether it has just the heads that begin in the rank's share, and the first one that goes on into it: no more move.
+ */
+static bool heads_follow(const kvf_share *share, const kvf_part *part)
+{
+  const uint64_t all = share->heads_total;
+  const uint64_t own = part->heads_total;
+  const uint64_t end = ((uint64_t)share->first_head + share->heads) * own;
+  return part->first_head == share->first_head * own / all &&
+         (uint64_t)part->first_head + part->heads == (end + all - 1) / all;
+}
+
 static bool part_is_valid(const kvf_pages *pages, const kvf_part *part)
 {
   if (part->layer >= KVF_LAYERS_MAX || (uint32_t)part->kind > UINT8_MAX || part->index >= KVF_PART_INDEX_MAX ||
@@ -91,7 +102,8 @@ static bool part_is_valid(const kvf_pages *pages, const kvf_part *part)
   }
   if (part->unit_bytes == 0 || part->rows == 0 || part->rows > KVF_PART_ROWS_MAX || part->heads == 0 ||
       part->heads_total > pages->layout.share.heads_total || part->heads > part->heads_total ||
-      part->first_head > part->heads_total - part->heads || !strides_are_valid(part)) {
+      part->first_head > part->heads_total - part->heads || !heads_follow(&pages->layout.share, part) ||
+      !strides_are_valid(part)) {
     return false;
   }
   if (part->block_tokens > KVF_PART_ROWS_MAX || part->block_tokens % part->rows != 0) {

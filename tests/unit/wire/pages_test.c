@@ -324,6 +324,8 @@ TEST(descriptions_are_checked)
   REFUSED(d.pages.layout.parts_count = KVF_PARTS_MAX + 1);
   REFUSED(d.pages.regions_count = KVF_REGIONS_MAX + 1);
   REFUSED(d.pages.layout.share.heads = 0);
+  REFUSED(d.pages.layout.share.heads = 3); /* parts have 4: the last one would never move */
+  REFUSED(d.pages.layout.share = ((kvf_share){2, 2, 8}));
   REFUSED(d.pages.layout.share.first_head = 1);
   REFUSED(d.pages.layout.share.heads_total = KVF_PART_HEADS_MAX + 1);
   REFUSED(d.pages.layout.deal = ((kvf_deal){2, 2, 1}));
@@ -364,7 +366,7 @@ TEST(what_does_not_pair_is_named)
   INCOMPATIBLE(there.parts[1].unit_bytes = 1, "layer 0 values 0: unit_bytes is 2 here, 1 there");
   INCOMPATIBLE(there.parts[1].group = 1, "layer 0 values 0: group is 0 here, 1 there");
   INCOMPATIBLE(there.parts[1].heads_total = 2; there.parts[1].heads = 2, "heads_total is 4 here, 2 there");
-  INCOMPATIBLE(there.pages.layout.share.heads_total = 8, "layout: heads_total is 4 here, 8 there");
+  INCOMPATIBLE(there.pages.layout.share = ((kvf_share){0, 8, 8}), "layout: heads_total is 4 here, 8 there");
   INCOMPATIBLE(there.parts[1].rows = 2; there.parts[0].rows = 2, "tokens of a row is 1 here, 2 there");
   INCOMPATIBLE(there.parts[1].block_tokens = 0; there.parts[0].block_tokens = 0, "block_tokens is 4 here, 0 there");
   INCOMPATIBLE(there.parts[1].kind = KVF_PART_STATE, "layer 0 state 0: there only");
