@@ -1067,6 +1067,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   const kvf_load_source first = {good.tickets[0], good.digests[0], false};
   status = read_source(loads, now_ns, open, &first, load->destination.ids);
   if (status != KVF_OK) {
+    loads->stats.outcomes[kvf_status_index(status)]++; /* no event comes that would count it */
     load_free(loads, open);
   }
   return status;

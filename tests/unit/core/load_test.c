@@ -1,5 +1,6 @@
 /* kvf_core_load_start(): what it refuses, which ranks it reads what from, and what prefix it reports. */
 
+#include "base/status.h"
 #include "ranks_world.h"
 #include "test.h"
 
@@ -171,6 +172,7 @@ RANKS_TEST(heads_that_do_not_divide_are_incompatible)
   open_world(&options);
   world.consumer.core.pool.holding.share = (kvf_share){0, 3, 3};
   assert_int_equal(ranks_load(&ticket, 1), KVF_INCOMPATIBLE);
+  assert_int_equal(world.consumer.core.loads.stats.outcomes[kvf_status_index(KVF_INCOMPATIBLE)], 1);
   assert_int_equal(ranks_peers_held(), 0);
   assert_int_equal(dialed(), 0);
 }
