@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/versions --ignore tests/e2e/families)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:90 trtllm:10 engine-mutants:2 versions:2 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 versions:2 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all

@@ -38,13 +38,14 @@ class Carried:
     what: str
     between: tuple[Topology, ...] = ()
     not_in_vllm: tuple[Topology, ...] = ()
-    """It has no pipeline for the model, or one that by itself answers other tokens than one stage does."""
+    """It has no pipeline for the model, or on a CPU none that drafts, or one that by itself answers other tokens than one stage
+    does."""
 
 
 CARRIED = {
     "llama": Carried("attention, two KV heads (Llama, Qwen3)", TOPOLOGIES),
     "llama-1-head": Carried("the same with one KV head, which ranks replicate", TOPOLOGIES),
-    "llama-eagle": Carried("the same with an EAGLE draft", TOPOLOGIES),
+    "llama-eagle": Carried("the same with an EAGLE draft", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
     "llama4": Carried("chunked local attention (Llama 4)", TOPOLOGIES),
     "gemma3": Carried("sliding windows (Gemma 3)", TOPOLOGIES),
     "gemma3n": Carried("layers that share KV (Gemma 3n)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
@@ -52,7 +53,7 @@ CARRIED = {
     "gemma4": Carried("layers with other heads (Gemma 4)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
     "gemma4-blocks": Carried("the same with two block sizes"),
     "deepseek": Carried("MLA (DeepSeek, Kimi)", TOPOLOGIES),
-    "deepseek-mtp": Carried("the same with an MTP draft", TOPOLOGIES),
+    "deepseek-mtp": Carried("the same with an MTP draft", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
     "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)"),
     "lfm2": Carried("short convolutions (LFM2)"),
     "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)"),
