@@ -68,7 +68,7 @@ static kvf_welcome with_parts(uint32_t count)
   }
   welcome.layout = (kvf_layout){.parts = parts,
                                 .parts_count = count,
-                                .share = {.first_head = 4, .heads = 2, .heads_total = 8},
+                                .share = {.first_head = 2, .heads = 2, .heads_total = 8},
                                 .deal = {.ranks = 2, .rank = 1, .tokens = 4}};
   return welcome;
 }
