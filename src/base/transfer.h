@@ -32,4 +32,10 @@ typedef struct kvf_read_work {
   uint64_t device_posting_ns; /* until the driver had been told */
 } kvf_read_work;
 
+/* Rounded up. */
+static inline uint64_t kvf_bytes_divided(uint64_t bytes, uint64_t by)
+{
+  return bytes / by + (bytes % by != 0);
+}
+
 #endif

@@ -135,11 +135,6 @@ static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
   return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
-static uint64_t divided(uint64_t bytes, uint64_t by)
-{
-  return bytes / by + (bytes % by != 0);
-}
-
 /* As few chunks as there can be, but as many for one reader as for another. */
 static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 {
@@ -155,8 +150,8 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
   uint64_t readers = loads->readers < bytes / loads->spread_bytes ? loads->readers : bytes / loads->spread_bytes;
   slice->chunk_bytes = chunk_bytes;
   if (readers > 1) {
-    uint64_t rounds = divided(bytes, chunk_bytes * readers);
-    uint64_t even = divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
+    uint64_t rounds = kvf_bytes_divided(bytes, chunk_bytes * readers);
+    uint64_t even = kvf_bytes_divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
     slice->chunk_bytes = even < chunk_bytes ? even : chunk_bytes;
   }
 }

@@ -23,14 +23,14 @@ static void copy_ids(uint32_t *to, const uint32_t *from, size_t positions)
 static void list_attempts(kvf_load_sources *kept, const kvf_pool *pool)
 {
   uint32_t replicated = 0;
-  for (uint32_t i = 0; i < kept->sources.count; i++) {
+  for (uint32_t i = 0; i < kept->count; i++) {
     const kvf_ticket *ticket = &kept->tickets[i];
     if (kvf_ranks_have_replicas(pool->holding.share.heads_total, ticket->rank, ticket->ranks)) {
       kept->replicated[replicated++] = i;
     }
   }
   kept->next = 1;
-  kept->attempts = kept->sources.count + replicated;
+  kept->attempts = kept->count + replicated;
 }
 
 kvf_status kvf_load_sources_keep(const kvf_sources *sources, const kvf_pool *pool, const kvf_blocks *destination,
@@ -44,14 +44,13 @@ kvf_status kvf_load_sources_keep(const kvf_sources *sources, const kvf_pool *poo
   uint32_t *ids = (uint32_t *)(kept->tickets + sources->count);
   copy_ids(ids, destination->ids, positions);
   kept->destination = ids;
-  kept->sources.count = sources->count;
+  kept->count = sources->count;
   for (uint32_t i = 0; i < sources->count; i++) {
     ids += positions;
     copy_ids(ids, sources->tickets[i]->ids, positions);
     kept->tickets[i] = *sources->tickets[i];
     kept->tickets[i].ids = ids;
-    kept->sources.tickets[i] = &kept->tickets[i];
-    kept->sources.digests[i] = sources->digests[i];
+    kept->digests[i] = sources->digests[i];
   }
   list_attempts(kept, pool);
   *out = kept;
@@ -67,9 +66,9 @@ kvf_load_source kvf_load_sources_next(kvf_load_sources *kept)
 {
   assert(kvf_load_sources_has_next(kept));
   const uint32_t attempt = kept->next++;
-  const bool again = attempt >= kept->sources.count;
-  const uint32_t i = again ? kept->replicated[attempt - kept->sources.count] : attempt;
-  return (kvf_load_source){&kept->tickets[i], kept->sources.digests[i], again};
+  const bool again = attempt >= kept->count;
+  const uint32_t i = again ? kept->replicated[attempt - kept->count] : attempt;
+  return (kvf_load_source){&kept->tickets[i], kept->digests[i], again};
 }
 
 void kvf_load_sources_end(kvf_load_sources *kept)

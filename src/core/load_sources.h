@@ -16,7 +16,8 @@ typedef struct kvf_load_source {
 } kvf_load_source;
 
 typedef struct kvf_load_sources {
-  kvf_sources sources;
+  uint32_t count;                       /* of tickets, and of the next */
+  uint64_t digests[KVF_SOURCES_MAX];    /* kvf_sources_digest() */
   uint32_t next;                        /* attempt */
   uint32_t attempts;                    /* there are */
   uint32_t replicated[KVF_SOURCES_MAX]; /* sources that have a second attempt */

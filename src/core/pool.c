@@ -14,11 +14,6 @@ void kvf_pool_free(kvf_pool *pool)
   *pool = (kvf_pool){.exists = false};
 }
 
-static uint64_t divided(uint64_t bytes, uint64_t by)
-{
-  return bytes / by + (bytes % by != 0);
-}
-
 void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX])
 {
   const kvf_holding *own = &pool->holding;
@@ -28,11 +23,11 @@ void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_
     if (kvf_layers_have(layers, part.layer)) {
       const uint64_t bytes = (uint64_t)part.unit_bytes * part.rows * part.heads;
       const bool is_piece = part.block_tokens > 0 && dealt > own->deal.ranks;
-      block_bytes[part.group] += is_piece ? divided(bytes * own->deal.ranks, dealt) : bytes;
+      block_bytes[part.group] += is_piece ? kvf_bytes_divided(bytes * own->deal.ranks, dealt) : bytes;
     }
   }
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    out[group] = divided(block_bytes[group], own->share.heads);
+    out[group] = kvf_bytes_divided(block_bytes[group], own->share.heads);
   }
 }
 

@@ -30,8 +30,6 @@ SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, ML
 LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 SCATTERED = ("LHBNC", "BHLNC")
 """vLLM's layouts in which a block is several pieces of memory, one for each head."""
-
-
 DRAFT_MODELS = ("draft_model", "mtp")
 """What vLLM calls a drafter that is a model of its own; others' layers are numbered after the target's."""
 FIRST_APART = 32768
@@ -39,8 +37,6 @@ FIRST_APART = 32768
 pipeline."""
 APART = 128
 """Where the indexes begin of parts whose keys and values the kernels keep apart: they pair with their like only."""
-
-
 NUMBERS_OF_HEADS = re.compile("key_value_head|kv_head|head_kv|heads_in_group|attention_groups|query_group")
 """Names under which models' configurations say how many KV heads some of their layers have."""
 
