@@ -467,6 +467,15 @@ node_lease *node_reserve(side *node, uint64_t lease_id)
   return lease;
 }
 
+void node_go_live(side *node, node_lease *lease)
+{
+  const kvf_fence_entry entry = {kvf_fence_word_live(lease->lease.id), lease->digest};
+  kvf_fence_store_live(node->table, lease->lease.slot, entry);
+  (void)pthread_mutex_lock(&node->lock);
+  lease->published = true;
+  (void)pthread_mutex_unlock(&node->lock);
+}
+
 node_lease *node_publish(side *node, uint64_t lease_id)
 {
   node_lease *lease = node_reserve(node, lease_id);
@@ -474,11 +483,7 @@ node_lease *node_publish(side *node, uint64_t lease_id)
     assert_true(kvf_checksums_make(&node->pages->plan, node->pages->served, i % node->checksums_count,
                                    lease->blocks[i / node->checksums_count]));
   }
-  const kvf_fence_entry entry = {kvf_fence_word_live(lease_id), lease->digest};
-  kvf_fence_store_live(node->table, lease->lease.slot, entry);
-  (void)pthread_mutex_lock(&node->lock);
-  lease->published = true;
-  (void)pthread_mutex_unlock(&node->lock);
+  node_go_live(node, lease);
   return lease;
 }
 

@@ -124,6 +124,8 @@ void node_introduce(side *node, node_introduction *out);
 node_lease *node_publish(side *node, uint64_t lease_id);
 /* Known to authorize(), not published. */
 node_lease *node_reserve(side *node, uint64_t lease_id);
+/* A reserved lease, whose blocks have their checksums already. */
+void node_go_live(side *node, node_lease *lease);
 /* Ends it for authorize() and in the fence table. */
 void node_end(side *node, node_lease *lease);
 kvf_fence_claim node_claim(const node_introduction *producer, const node_lease *lease);
