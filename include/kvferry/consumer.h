@@ -9,8 +9,8 @@
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
  * alive, and their producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes
  * on from the next, under the same deadline, with the blocks from the first that is missing on, and not before the last
- * read of the old one has ended (which is waited for as long as the node is healthy); with several KV groups, with all
- * blocks. A source that is only slow is waited for. Each ticket must be genuine: one that is altered or forged spoils
+ * read of the old one has ended (which is waited for as long as the node is healthy). A source that is only slow is
+ * waited for. Each ticket must be genuine: one that is altered or forged spoils
  * the text. A genuine one that does not fit (another model or prompt, or a position that the first one has and it has
  * not) is left out, as a stale replica's may be; where none fits the text is refused as its first ticket would be.
  *
@@ -68,6 +68,9 @@ typedef struct kvf_request_options {
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens;
   uint32_t load_timeout_ms;
+  /* A shorter good prefix of a failed load is of no use to the engine: what its windows look at would not be there, or
+   * it has a state of all tokens only. 0: any may be kept; UINT32_MAX: all, or none. Not from text. */
+  uint32_t keep_from_tokens;
 } kvf_request_options;
 
 /* Fills *options with the node's own. Any thread. */

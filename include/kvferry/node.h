@@ -128,22 +128,23 @@ typedef struct kvf_report {
   uint64_t request_id;
   uint64_t ranks_mask; /* bit r: rank r is in this report */
   uint32_t blocks;     /* positions of the load, those that were not wanted included */
-  uint32_t prefix;     /* leading positions that are good on all ranks of the report */
+  uint32_t prefix;     /* leading positions of each group, of block_tokens each, that are good on all its ranks; if all
+                          are, `blocks` */
   int32_t status;      /* kvf_status: KVF_OK if all blocks are good, else the reason, the worst of the ranks */
   uint32_t reserved;
 } kvf_report;
 
 typedef enum kvf_action {
   KVF_ACTION_USE = 1,       /* all blocks are good */
-  KVF_ACTION_RECOMPUTE = 2, /* the first keep_blocks positions of each group are good: compute the rest */
+  KVF_ACTION_RECOMPUTE = 2, /* the first keep_tokens tokens are good in each group: compute the rest */
   KVF_ACTION_FAIL = 3       /* end the request with an error */
 } kvf_action;
 
 typedef struct kvf_verdict {
   kvf_action action;
-  kvf_status status; /* why, KVF_OK for KVF_ACTION_USE */
-  uint32_t keep_blocks;
-  uint32_t keep_tokens;      /* keep_blocks in tokens, at most the prompt's */
+  kvf_status status;         /* why, KVF_OK for KVF_ACTION_USE */
+  uint32_t keep_blocks;      /* good leading positions of each group, of block_tokens each; of all: the load's blocks */
+  uint32_t keep_tokens;      /* the same in tokens, at most the prompt's */
   uint32_t recompute_tokens; /* tokens that the engine has to compute itself */
   uint32_t retry_after_ms;   /* for KVF_ACTION_FAIL: when a retry is sensible; 0: not at all */
 } kvf_verdict;

@@ -144,9 +144,9 @@ class Node:
         """(status, the prompt that the ticket is for; of several, the first's). BAD_TICKET: it is not genuine."""
 
     def request_open(self, ticket: str, prompt: Prompt, user: int,
-                     options: dict[str, str]) -> tuple[int, RequestInfo | None]:
-        """(status, info). `options` are those in which the request differs from the node. Error: a bad one (the text names
-        it)."""
+                     options: dict[str, str], keep_from_tokens: int = 0) -> tuple[int, RequestInfo | None]:
+        """(status, info). `options` are those in which the request differs from the node. A shorter good prefix of a failed load
+        than keep_from_tokens is not kept. Error: a bad option (the text names it)."""
 
     def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Verdict:
         """What to do with a prompt whose ticket request_open() has refused."""

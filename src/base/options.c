@@ -6,6 +6,7 @@
 
 #include "base/cpu_list.h"
 #include "base/status.h"
+#include "kvferry/part.h"
 
 static const char *const policy_names[] = {
     [KVF_POLICY_FAIL] = "fail", [KVF_POLICY_RECOMPUTE] = "recompute", [KVF_POLICY_AUTO] = "auto"};
@@ -157,6 +158,33 @@ static bool is_peers(const char *text)
   return *text == 0;
 }
 
+uint32_t kvf_group_tokens_parse(const char *text, uint32_t out[KVF_GROUPS_MAX])
+{
+  uint32_t groups = 0;
+  for (const char *rest = text; groups < KVF_GROUPS_MAX;) {
+    char number[sizeof("65536")] = {0};
+    const size_t bytes = strcspn(rest, ",");
+    if (bytes >= sizeof(number)) {
+      return 0;
+    }
+    memcpy(number, rest, bytes);
+    if (!parse_number(number, 0, KVF_PART_ROWS_MAX, &out[groups++])) {
+      return 0;
+    }
+    if (rest[bytes] == 0) {
+      return groups;
+    }
+    rest += bytes + 1;
+  }
+  return 0;
+}
+
+static bool is_group_tokens_or_none(const char *text)
+{
+  uint32_t tokens[KVF_GROUPS_MAX];
+  return *text == 0 || kvf_group_tokens_parse(text, tokens) > 0;
+}
+
 static bool is_transports(const char *text)
 {
   return parse_transports(text) != 0;
@@ -193,10 +221,10 @@ typedef struct kvf_option {
 static const kvf_option table[] = {
     NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
     NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
-    NUMBER(block_tokens, "tokens", 16, 1, 65536, "Tokens of a KV block."),
-    CHOICE(keep_prefix, switch_names, "on", "off or on",
-           "Whether the leading blocks of a failed load are kept; off where they are no use without later ones "
-           "(windows)."),
+    NUMBER(block_tokens, "tokens", 16, 1, 16777216, "Tokens of a KV block."),
+    TEXT(group_block_tokens, is_group_tokens_or_none, "",
+         "empty, or at most 16 of 0 to 65536, comma-separated, of which block_tokens is a multiple",
+         "The same by KV group, where they differ; 0 for a state, of which a lease has one block."),
 
     TEXT(listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
          "Where to take connections; without a port any free one, of PORT-PORT the first free one, empty for none."),
@@ -466,6 +494,19 @@ static kvf_status check_identity(const kvf_config *config, char *message)
              : kvf_fail(KVF_INVALID, message, "too many fields of the identity: the node adds block_tokens");
 }
 
+static kvf_status check_group_tokens(const kvf_config *config, char *message)
+{
+  uint32_t tokens[KVF_GROUPS_MAX];
+  const uint32_t groups = kvf_group_tokens_parse(config->group_block_tokens, tokens);
+  for (uint32_t group = 0; group < groups; group++) {
+    if (tokens[group] > 0 && config->block_tokens % tokens[group] != 0) {
+      return kvf_fail(KVF_INVALID, message, "block_tokens = %u is not a multiple of all of group_block_tokens = %s",
+                      config->block_tokens, config->group_block_tokens);
+    }
+  }
+  return KVF_OK;
+}
+
 #define ORDER(smaller, larger) {#smaller, #larger, config->smaller, config->larger}
 
 kvf_status kvf_config_check(const kvf_config *config, char *message)
@@ -497,6 +538,9 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
     status = kvf_fail(KVF_INVALID, message,
                       "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
                       config->require, config->transports);
+  }
+  if (status == KVF_OK) {
+    status = check_group_tokens(config, message);
   }
   return status == KVF_OK ? check_identity(config, message) : status;
 }

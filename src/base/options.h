@@ -8,6 +8,9 @@
 /* `listen` without its range, which is up to *last; 0: it has none. */
 void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last);
 
+/* What the option group_block_tokens says, by group. How many groups; 0: none, or it is not of that form. */
+uint32_t kvf_group_tokens_parse(const char *text, uint32_t out[KVF_GROUPS_MAX]);
+
 #define KVF_KNOWN_PEERS_MAX 64 /* names in the option peers */
 
 /* Takes the next address of `peers` from *rest. False: there is none, or it is too long. */

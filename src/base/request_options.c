@@ -39,7 +39,9 @@ kvf_status kvf_request_options_set(kvf_request_options *options, const char *nam
                  config.load_timeout_ms, options->load_timeout_ms);
   }
   if (status == KVF_OK) {
-    *options = (kvf_request_options){config.policy, config.auto_max_recompute_tokens, config.load_timeout_ms};
+    options->policy = config.policy;
+    options->auto_max_recompute_tokens = config.auto_max_recompute_tokens;
+    options->load_timeout_ms = config.load_timeout_ms;
   }
   return status;
 }

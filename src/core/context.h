@@ -47,6 +47,8 @@ typedef struct kvf_context {
   uint32_t macs_count;
   uint8_t compat[KVF_HASH_BYTES];                   /* kvf_context_compat() */
   kvf_ticket_field fields[KVF_IDENTITY_FIELDS_MAX]; /* kvf_context_fields() */
+  uint32_t groups;                                  /* 0: any number, all alike */
+  uint32_t group_tokens[KVF_GROUPS_MAX];
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;

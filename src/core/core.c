@@ -20,10 +20,22 @@ static kvf_status init_macs(kvf_context *context)
   return status;
 }
 
+/* Blocks of two engines pair by position, so that their sizes belong to what engines compare. */
+static kvf_status init_block_tokens(kvf_context *context)
+{
+  char tokens[16];
+  const char *by_group = context->config.group_block_tokens;
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    context->group_tokens[group] = context->config.block_tokens;
+  }
+  context->groups = kvf_group_tokens_parse(by_group, context->group_tokens);
+  (void)snprintf(tokens, sizeof(tokens), "%u", context->config.block_tokens);
+  return kvf_config_identity(&context->config, "block_tokens", context->groups == 0 ? tokens : by_group);
+}
+
 static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
 {
   kvf_context *context = &core->context;
-  char tokens[16];
   context->config = config->options;
   context->incarnation = config->incarnation;
   context->key = config->key;
@@ -31,8 +43,7 @@ static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
   context->logger = config->logger;
   context->log_limit.lines_per_s = KVF_LOG_LINES_PER_S;
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
-  (void)snprintf(tokens, sizeof(tokens), "%u", config->options.block_tokens);
-  kvf_status status = kvf_config_identity(&context->config, "block_tokens", tokens);
+  kvf_status status = init_block_tokens(context);
   if (status == KVF_OK) {
     status = kvf_context_compat(&context->config, context->compat);
   }
@@ -258,7 +269,9 @@ kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool
 kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                            const kvf_prompt *prompt, kvf_ticket *out)
 {
-  if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0) {
+  const kvf_context *context = &core->context;
+  const bool has_groups = context->groups == 0 || context->groups == blocks->groups;
+  if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0 || !has_groups) {
     return KVF_INVALID;
   }
   if (blocks->groups > KVF_GROUPS_MAX) {
@@ -271,14 +284,15 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   *out = (kvf_ticket){.ranks = core->engine_ranks,
                       .lease = *lease,
                       .prompt = *prompt,
-                      .block_tokens = core->context.config.block_tokens,
-                      .ttl_ms = core->context.config.lease_ttl_ms,
-                      .fields = core->context.config.identity_fields,
+                      .block_tokens = context->config.block_tokens,
+                      .ttl_ms = context->config.lease_ttl_ms,
+                      .fields = context->config.identity_fields,
                       .groups = blocks->groups,
                       .ids = ids.ids};
+  memcpy(out->group_tokens, context->group_tokens, blocks->groups * sizeof(out->group_tokens[0]));
   memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
-  memcpy(out->compat, core->context.compat, sizeof(out->compat));
-  memcpy(out->field, core->context.fields, sizeof(out->field));
+  memcpy(out->compat, context->compat, sizeof(out->compat));
+  memcpy(out->field, context->fields, sizeof(out->field));
   memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   return KVF_OK;
 }

@@ -93,7 +93,8 @@ struct kvf_open_load {
 
   /* Of its present source. */
   kvf_lease lease;
-  uint32_t groups;
+  uint32_t blocks_each[KVF_GROUPS_MAX]; /* kvf_ticket_blocks_each() */
+  uint32_t positions;                   /* of block_tokens each */
   uint32_t items_count;
   kvf_transfer_item *items;
   uint32_t slices_count;
@@ -338,8 +339,8 @@ static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
 
 /* ---- outcome and release ---- */
 
-/* Leading positions that all slices have. Positions that are not wanted are good already. With several groups a partial
- * prefix is of no use: an engine's groups do not cover the same tokens with the same number of blocks. */
+/* Leading positions, of block_tokens each, that all slices have in all groups. What is not wanted is good already. A
+ * state is listed last. */
 static uint32_t count_prefix(const kvf_open_load *load)
 {
   size_t leading = load->items_count;
@@ -350,7 +351,9 @@ static uint32_t count_prefix(const kvf_open_load *load)
   if (leading == load->items_count) {
     return load->report.blocks;
   }
-  return load->groups == 1 ? load->items[leading].position : 0;
+  const kvf_transfer_item *missing = &load->items[leading];
+  const uint32_t each = load->blocks_each[missing->group];
+  return each > 0 ? missing->position / each : load->positions - 1;
 }
 
 /* By the first slice from `slice` on that is not done. A load that was aborted says nothing of its peer. */
@@ -812,29 +815,34 @@ void kvf_loads_on_pong(kvf_peer *peer)
 
 /* ---- start: from the first source, then from others ---- */
 
-/* The wanted blocks that no earlier source has brought, by position and then group, so that the groups' prefixes grow
- * together. */
-static uint32_t list_items(const kvf_ticket *ticket, const uint32_t *destination, uint32_t prefix,
-                           kvf_transfer_item *items)
+/* The wanted ones of some blocks of a group, whose first one is `ids`-th of the ticket's. */
+static uint32_t list_blocks(const kvf_ticket *ticket, const uint32_t *destination, uint32_t group, uint32_t ids,
+                            uint32_t first, uint32_t end, kvf_transfer_item *items)
 {
-  uint32_t firsts[KVF_GROUPS_MAX];
-  uint32_t longest = 0;
-  uint32_t total = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    firsts[group] = total;
-    total += ticket->counts[group];
-    longest = ticket->counts[group] > longest ? ticket->counts[group] : longest;
-  }
   uint32_t count = 0;
-  for (uint32_t position = prefix; position < longest; position++) {
-    for (uint32_t group = 0; group < ticket->groups; group++) {
-      uint32_t index = firsts[group] + position;
-      if (position < ticket->counts[group] && destination[index] != KVF_BLOCK_NONE) {
-        items[count++] = (kvf_transfer_item){.group = group,
-                                             .position = position,
-                                             .remote_block = ticket->ids[index],
-                                             .local_block = destination[index]};
-      }
+  for (uint32_t position = first; position < end && position < ticket->counts[group]; position++) {
+    if (destination[ids + position] != KVF_BLOCK_NONE) {
+      items[count++] = (kvf_transfer_item){.group = group,
+                                           .position = position,
+                                           .remote_block = ticket->ids[ids + position],
+                                           .local_block = destination[ids + position]};
+    }
+  }
+  return count;
+}
+
+/* The wanted blocks that no earlier source has brought, by position of block_tokens each and then group, so that the
+ * groups' prefixes grow together; states, which are of all tokens, in the last one. */
+static uint32_t list_items(const kvf_ticket *ticket, const kvf_open_load *load, const uint32_t *destination)
+{
+  uint32_t count = 0;
+  for (uint32_t position = load->report.prefix; position < load->positions; position++) {
+    uint32_t ids = 0;
+    for (uint32_t group = 0; group < ticket->groups; ids += ticket->counts[group++]) {
+      const uint32_t each = load->blocks_each[group];
+      const uint32_t first = position * each;
+      const uint32_t end = each > 0 ? first + each : position + 1 == load->positions;
+      count += list_blocks(ticket, destination, group, ids, first, end, load->items + count);
     }
   }
   return count;
@@ -978,8 +986,11 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
     return status;
   }
   load->lease = ticket->lease;
-  load->groups = ticket->groups;
-  load->items_count = list_items(ticket, destination, load->report.prefix, load->items);
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    load->blocks_each[group] = kvf_ticket_blocks_each(ticket, group);
+  }
+  load->positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
+  load->items_count = list_items(ticket, load, destination);
   for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
     status = fill_slice(loads, load, &load->slices[i], &plan[i], ticket, source->digest);
   }

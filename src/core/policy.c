@@ -9,7 +9,8 @@ static bool is_complete(const kvf_policy_input *input)
 
 static uint32_t keep_blocks(const kvf_policy_input *input)
 {
-  return is_complete(input) || !input->whole ? input->report.prefix : 0;
+  const uint32_t prefix = input->report.prefix;
+  return is_complete(input) || (uint64_t)prefix * input->block_tokens >= input->keep_from_tokens ? prefix : 0;
 }
 
 static uint32_t keep_tokens(const kvf_policy_input *input)

@@ -12,7 +12,7 @@ typedef struct kvf_policy_input {
   kvf_policy policy;
   uint32_t auto_max_recompute_tokens; /* KVF_POLICY_AUTO: recompute at most so many */
   kvf_report report;                  /* of all ranks, merged */
-  bool whole;                         /* a load is kept whole or not at all */
+  uint32_t keep_from_tokens;          /* a shorter prefix is not kept */
   uint32_t block_tokens;
   uint32_t tokens;         /* that the ticket offered */
   uint64_t budget_wait_ns; /* kvf_budget_wait_ns() of kvf_policy_recompute_tokens(); 0: the budget allows it */
@@ -24,7 +24,7 @@ uint32_t kvf_policy_recompute_tokens(const kvf_policy_input *input);
 
 /* The verdict. Total: inputs that contradict themselves end in KVF_ACTION_FAIL with KVF_INVALID, never in a guess.
  * The caller takes recompute_tokens from the budget if, and only if, the action is KVF_ACTION_RECOMPUTE.
- * Of a load that is kept whole or not at all, keep_blocks is 0 unless all blocks are good. */
+ * A prefix that is too short to be kept counts for nothing. */
 kvf_verdict kvf_policy_decide(const kvf_policy_input *input);
 
 #endif

@@ -257,9 +257,10 @@ static kvf_status acquire_peers(kvf_requests *requests, kvf_request *request, co
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options)
 {
   const kvf_config *config = &requests->context->config;
-  return options != NULL
-             ? *options
-             : (kvf_request_options){config->policy, config->auto_max_recompute_tokens, config->load_timeout_ms};
+  return options != NULL ? *options
+                         : (kvf_request_options){.policy = config->policy,
+                                                 .auto_max_recompute_tokens = config->auto_max_recompute_tokens,
+                                                 .load_timeout_ms = config->load_timeout_ms};
 }
 
 static void fill(const kvf_requests *requests, kvf_request *request, const kvf_sources *sources,
@@ -278,7 +279,6 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_s
   }
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
-  request->groups = ticket->groups;
   request->options = kvf_requests_options(requests, options);
   request->own =
       kvf_ranks_of(requests->context->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
@@ -369,11 +369,9 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
 
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  /* Blocks of several groups do not cover the same tokens, and those of a window are no use without the later ones. */
-  const bool whole = request->groups > 1 || !requests->context->config.keep_prefix;
   request->verdict = decide(requests, now_ns, &request->options,
                             (kvf_policy_input){.report = request->own.merged,
-                                               .whole = whole,
+                                               .keep_from_tokens = request->options.keep_from_tokens,
                                                .block_tokens = request->block_tokens,
                                                .tokens = request->tokens});
   request->verdict_pending = true;

@@ -68,7 +68,6 @@ struct kvf_request {
   uint32_t sources_left;             /* a bit for each that has all of its ranks, as far as is known */
   uint32_t tokens;
   uint32_t block_tokens;
-  uint32_t groups;
   kvf_ranks own; /* the engine's */
   uint32_t ranks_count;
   kvf_request_rank ranks[]; /* of the producers, source by source */

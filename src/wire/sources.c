@@ -59,7 +59,7 @@ bool kvf_source_can_replace(const kvf_ticket *ticket, const kvf_ticket *other)
     return false;
   }
   for (uint32_t group = 0; group < ticket->groups; group++) {
-    if (other->counts[group] != ticket->counts[group]) {
+    if (other->group_tokens[group] != ticket->group_tokens[group] || other->counts[group] != ticket->counts[group]) {
       return false;
     }
   }

@@ -13,6 +13,12 @@
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
 #define SUFFIX_BYTES (1 + MAC_TEXT_BYTES)
 
+uint32_t kvf_ticket_blocks_each(const kvf_ticket *ticket, uint32_t group)
+{
+  const uint32_t tokens = ticket->group_tokens[group];
+  return tokens == 0 ? 0 : ticket->block_tokens / tokens;
+}
+
 uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket)
 {
   uint64_t total = 0;
@@ -44,13 +50,16 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
   if (ticket->groups == 0 || ticket->block_tokens == 0) {
     return KVF_INVALID;
   }
-  uint32_t positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
   for (uint32_t group = 0; group < ticket->groups; group++) {
-    if (ticket->counts[group] != positions) {
+    const uint32_t tokens = ticket->group_tokens[group];
+    if ((tokens > 0 && ticket->block_tokens % tokens != 0) ||
+        ticket->counts[group] != kvf_ticket_positions(ticket->prompt.tokens, tokens)) {
       return KVF_INVALID;
     }
   }
-  return kvf_ticket_all_positions(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT : KVF_OK;
+  const uint32_t positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
+  return positions > KVF_BLOCKS_PER_LEASE_MAX || kvf_ticket_all_positions(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT
+                                                                                                             : KVF_OK;
 }
 
 /* Everything but the ids. */
@@ -87,11 +96,11 @@ static void code_head(kvf_codec *codec, kvf_ticket *ticket)
   }
   kvf_code_u32_in(codec, &ticket->groups, 1);
   for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
-    kvf_code_u32(codec, &ticket->counts[group]);
+    kvf_code_u32(codec, &ticket->group_tokens[group]);
   }
 }
 
-/* Without blocks there are no ids to point into; all groups have the same number. */
+/* Without blocks there are no ids to point into: no group of a prompt without tokens has any. */
 static void code_ids(kvf_codec *codec, const kvf_ticket *ticket)
 {
   size_t next = 0;
@@ -173,6 +182,9 @@ static kvf_status get_payload(kvf_codec *codec, kvf_ticket *ticket)
   code_head(codec, ticket);
   for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
     ticket->rank[i].rank = i;
+  }
+  for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
+    ticket->counts[group] = kvf_ticket_positions(ticket->prompt.tokens, ticket->group_tokens[group]);
   }
   if (codec->failed || check_ticket(ticket) != KVF_OK) {
     return KVF_BAD_TICKET;

@@ -23,21 +23,26 @@ typedef struct kvf_ticket {
   kvf_rank_record rank[KVF_RANKS_MAX]; /* valid; the i-th is of rank i; tokens are dealt to as many for all */
   kvf_lease lease;
   kvf_prompt prompt;
-  uint32_t block_tokens; /* above 0 */
+  uint32_t block_tokens; /* above 0: a multiple of those of each group */
   uint32_t ttl_ms;       /* above 0 */
   uint8_t compat[KVF_HASH_BYTES];
   uint32_t fields; /* that `compat` is the hash of: at most KVF_IDENTITY_FIELDS_MAX */
   kvf_ticket_field field[KVF_IDENTITY_FIELDS_MAX];
-  uint32_t groups;                 /* 1 to KVF_GROUPS_MAX */
-  uint32_t counts[KVF_GROUPS_MAX]; /* each kvf_ticket_positions(); together at most KVF_BLOCKS_PER_LEASE_MAX */
-  uint32_t *ids;                   /* all groups one after the other; KVF_BLOCK_NONE where a block slid out */
+  uint32_t groups;                       /* 1 to KVF_GROUPS_MAX */
+  uint32_t group_tokens[KVF_GROUPS_MAX]; /* of its blocks; 0: a state, which is one position */
+  uint32_t counts[KVF_GROUPS_MAX];       /* kvf_ticket_positions(); together at most KVF_BLOCKS_PER_LEASE_MAX */
+  uint32_t *ids;                         /* all groups one after the other; KVF_BLOCK_NONE where a block slid out */
 } kvf_ticket;
 
-/* Positions that each group of a lease has: those that the prompt's tokens fill, the last perhaps in part. */
+/* Positions that a group of a lease has: those that the prompt's tokens fill, the last perhaps in part; a state's one.
+ */
 static inline uint32_t kvf_ticket_positions(uint32_t tokens, uint32_t block_tokens)
 {
-  return tokens / block_tokens + (tokens % block_tokens != 0);
+  return block_tokens == 0 ? tokens > 0 : tokens / block_tokens + (tokens % block_tokens != 0);
 }
+
+/* Blocks of a group in block_tokens tokens; 0: it is a state. */
+uint32_t kvf_ticket_blocks_each(const kvf_ticket *ticket, uint32_t group);
 
 /* Positions of all groups together: the length of `ids`. */
 uint64_t kvf_ticket_all_positions(const kvf_ticket *ticket);

@@ -112,6 +112,7 @@ static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
                        .block_tokens = BLOCK_TOKENS,
                        .ttl_ms = 1000,
                        .groups = 1,
+                       .group_tokens = {BLOCK_TOKENS},
                        .counts = {POSITIONS},
                        .ids = ids};
   kvf_found found = {.id = 1 + choice % FINDS_MAX, .status = KVF_FOUND_TICKET, .text = text};
@@ -139,7 +140,7 @@ static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, 
   ticket->rank[0].address = (kvf_address){.ip = {[15] = 1}, .port = (uint16_t)(FIRST_PORT + producer)};
   ticket->lease = lease;
   ticket->prompt.tokens = POSITIONS * BLOCK_TOKENS;
-  ticket->block_tokens = BLOCK_TOKENS;
+  ticket->block_tokens = ticket->group_tokens[0] = BLOCK_TOKENS;
   ticket->ttl_ms = 1000;
   memcpy(ticket->compat, world.core.context.compat, sizeof(ticket->compat));
   ticket->groups = 1;

@@ -38,7 +38,7 @@ static void check_taken(const kvf_ticket *ticket)
   }
   for (uint32_t i = 0; i < ticket->groups; i++) {
     blocks += ticket->counts[i];
-    fuzz_check(ticket->counts[i] == kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens));
+    fuzz_check(ticket->counts[i] == kvf_ticket_positions(ticket->prompt.tokens, ticket->group_tokens[i]));
   }
   fuzz_check(blocks <= KVF_BLOCKS_PER_LEASE_MAX);
 }
@@ -88,6 +88,7 @@ static size_t some_text(char *text)
                        .fields = 2,
                        .field = {{.name = 0x1234, .value = 0x5678}, {.name = 0xffff, .value = 0}},
                        .groups = 2,
+                       .group_tokens = {16, 16},
                        .counts = {6, 6},
                        .ids = ids};
   size_t bytes = 0;

@@ -147,8 +147,9 @@ class FakeNode:
         return self.refusal
 
     def request_open(self, ticket: str, prompt: bytes, user: int,
-                     options: dict[str, str]) -> tuple[int, Any]:
+                     options: dict[str, str], keep_from_tokens: int) -> tuple[int, Any]:
         self.calls.append(("request_open", ticket))
+        self.calls.append(("keep_from", keep_from_tokens))
         if "bad" in options:
             raise Error("bad is not an option of a request")
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:

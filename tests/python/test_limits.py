@@ -20,11 +20,12 @@ from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_con
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import config, weights  # noqa: E402
-from kvferry.vllm.layout import Split, check_checksums, check_groups, pool_of  # noqa: E402
+from kvferry.vllm.groups import Groups  # noqa: E402
+from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, CrossAttentionSpec  # noqa: E402
+from vllm.v1.kv_cache_interface import CrossAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 GPU = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: True, device_name="cuda")
@@ -80,7 +81,7 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
     through_host = vllm_config(options={"transports": ["local", "tcp"]})
-    refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered, start(with_model(is_hybrid=True)),
+    refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered,
                *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector")]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
     assert begun == []
@@ -103,6 +104,7 @@ def groups(*specs: Any) -> KVCacheConfig:
 
 
 def test_when_the_cache_is_laid_out() -> None:
+    state = MambaSpec(block_size=32, shapes=((2, 8),), dtypes=(torch.float32,), num_speculative_blocks=1)
     cross = CrossAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32)
 
     def register(tensor: Any) -> Callable[[], Any]:
@@ -110,8 +112,9 @@ def test_when_the_cache_is_laid_out() -> None:
 
     good = torch.zeros(POOL_BLOCKS, 2, 32, 32)
     refused = [
-        lambda: check_groups(groups(cross)),
-        lambda: check_groups(groups(spec(), spec(block_size=64))),
+        lambda: Groups(groups(cross)),
+        lambda: Groups(groups(state)),
+        lambda: Groups(groups(spec(block_size=48), spec(block_size=64))),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
         register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),
         register(torch.zeros(2 * POOL_BLOCKS, 2, 16, 32)),
@@ -122,7 +125,7 @@ def test_when_the_cache_is_laid_out() -> None:
     *ours, of_vllm = documented("When the KV cache is laid out")
     assert [message(layout, ValueError) for layout in refused] == ours
     assert of_vllm in inspect.getsource(Scheduler.__init__)
-    assert check_groups(groups(spec(), spec())) == 32 and len(register(good)().regions) == 1
+    assert Groups(groups(spec(), spec())).block_tokens == 32 and len(register(good)().regions) == 1
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

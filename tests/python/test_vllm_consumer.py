@@ -342,7 +342,8 @@ def test_bytes_are_those_of_what_is_missing() -> None:
     b = another(side, "b")
     side.admit()  # 3 blocks
     assert side.consumer.offer(b, 0) == (None, False)
-    assert side.consumer.offer(b, TOKENS - 32) == (32, True)
+    assert side.consumer.offer(b, 64) == (TOKENS - 64, True)
+    assert side.consumer.offer(b, 65) == (0, False)  # nothing is written to a block that vLLM has a part of
 
 
 def test_preempted_after_its_load() -> None:

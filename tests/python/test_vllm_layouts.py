@@ -19,7 +19,8 @@ import torch  # noqa: E402
 from fakes import POOL_BLOCKS, kv_cache_config, spec  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import identity  # noqa: E402
-from kvferry.vllm.layout import FIRST_APART, SCATTERED, LayoutError, Pool, Split, check_groups, heads_of_all_layers, layer_number, pool_of  # noqa: E402
+from kvferry.vllm.groups import Groups  # noqa: E402
+from kvferry.vllm.layout import FIRST_APART, SCATTERED, LayoutError, Pool, Split, heads_of_all_layers, layer_number, pool_of  # noqa: E402
 from vllm.config import get_current_vllm_config  # noqa: E402
 from vllm.v1.attention import selector  # noqa: E402
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_config_from_groups  # noqa: E402
@@ -142,7 +143,7 @@ def test_every_byte_of_every_block(name: str, layout: str, block_tokens: int, qu
     assert KVCacheLayout[layout] in (backend.supported_kv_cache_layouts() or KVCacheLayout)
     made, caches = lay_out(backend, KVCacheLayout[layout], spec_of(backend, block_tokens, quantized))
     pool = pool_of(caches, made, OF_FOUR)
-    assert len(pool.regions) == len(pool.parts) == LAYERS and check_groups(made) == block_tokens
+    assert len(pool.regions) == len(pool.parts) == LAYERS and Groups(made).block_tokens == block_tokens
     heads = HEADS if (name, layout, block_tokens, quantized) not in APART else 1
     assert pool.share == (heads, heads, heads * RANKS)
     taken: set[int] = set()
@@ -176,7 +177,7 @@ def test_every_byte_of_mla(name: str, what: str, block_tokens: int, layout: str)
                                                   head_size=132 if what == "index" else 576, **fields))
     made, caches = lay_out(backend, KVCacheLayout[layout], spec)
     pool = pool_of(caches, made, OF_FOUR)
-    assert pool.share == (0, 1, 1) and check_groups(made) == block_tokens
+    assert pool.share == (0, 1, 1) and Groups(made).block_tokens == block_tokens
     assert {part.kind for part in pool.parts} == {_kvferry.PART_INDEX if what == "index" else _kvferry.PART_LATENT}
     for index, tensor in enumerate(caches.values()):
         for block, by_head in enumerate(seen_by_kernels(tensor)):

@@ -29,7 +29,8 @@ from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
-from kvferry.vllm.layout import Pool, first_needed_block, layer_specs, without_drafts  # noqa: E402
+from kvferry.vllm.groups import first_needed_block, without_drafts  # noqa: E402
+from kvferry.vllm.layout import Pool, layer_specs  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from kvferry.vllm.scheduler import News, Orders  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
@@ -37,11 +38,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
     ChunkedLocalAttentionManager,
     FullAttentionManager,
+    MambaManager,
     SlidingWindowManager,
 )
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
+    MambaSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     MLAAttentionSpec,
@@ -190,11 +193,12 @@ def test_windows_are_those_of_vllm_s_managers(fields: dict[str, int]) -> None:
     chunks = ChunkedLocalAttentionSpec(block_size=32, num_kv_heads=2, head_size=16, dtype=torch.float32,
                                        attention_chunk_size=64)
     managers = [(window, SlidingWindowManager, fields | {"extra_retained_tokens": window.extra_retained_tokens}),
-                (chunks, ChunkedLocalAttentionManager, {"attention_chunk_size": 64}), (spec(), FullAttentionManager, {})]
+                (chunks, ChunkedLocalAttentionManager, {"attention_chunk_size": 64}), (spec(), FullAttentionManager, {}),
+                (MambaSpec(block_size=32, shapes=((2, 8),), dtypes=(torch.float32,)), MambaManager, {})]
     for kind, manager, state in managers:
         for tokens in range(300):
             skipped = manager.get_num_skipped_tokens(SimpleNamespace(**state), tokens)
-            assert first_needed_block(KVCacheGroupSpec(["layer"], kind), tokens) == skipped // 32
+            assert first_needed_block(KVCacheGroupSpec(["layer"], kind), tokens) == max(0, skipped) // 32
 
 
 @pytest.mark.parametrize("draft, carry, left_out", [

@@ -304,8 +304,8 @@ void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *
 {
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
   uint32_t positions = prompt->positions;
-  uint32_t good = world->groups == 1 ? prefix : prefix / world->groups;
-  if (good > positions || (world->groups > 1 && prefix != 0 && good != positions)) {
+  uint32_t good = prefix == positions * world->groups ? positions : prefix;
+  if (good > positions) {
     sim_fail(world, "P1", "node %u: job %u has a prefix of %u of %u blocks", node->index, sim_job_index(world, job),
              prefix, positions * world->groups);
     return;

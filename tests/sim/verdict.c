@@ -47,7 +47,6 @@ static const char *what_is_wrong(const sim_world *world, const sim_job *job, con
 {
   expected want = expect(world, job);
   uint32_t blocks = sim_prompt_at(job->prompt)->positions * world->groups;
-  uint32_t keep = world->groups == 1 ? want.prefix : 0;
   switch (verdict->action) {
     case KVF_ACTION_USE:
       return want.all_reported && want.prefix == blocks ? NULL : "uses blocks that a rank does not have";
@@ -55,7 +54,7 @@ static const char *what_is_wrong(const sim_world *world, const sim_job *job, con
       if (!want.all_reported) {
         return "decides before all ranks have reported";
       }
-      return verdict->keep_blocks == keep && want.prefix < blocks ? NULL : "does not keep the shortest prefix";
+      return verdict->keep_blocks == want.prefix && want.prefix < blocks ? NULL : "does not keep the shortest prefix";
     case KVF_ACTION_FAIL:
       if (want.all_reported && want.all_good) {
         return "fails what is whole";

@@ -63,11 +63,13 @@ PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
   Py_ssize_t bytes = 0;
   kvf_status status = KVF_OK;
   PyObject *options = NULL;
-  if (!PyArg_ParseTuple(args, "s#O&O&O!:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
-                        kvfpy_to_u64, &order.user, &PyDict_Type, &options) ||
+  uint32_t keep_from_tokens = 0;
+  if (!PyArg_ParseTuple(args, "s#O&O&O!|O&:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_u64, &order.user, &PyDict_Type, &options, kvfpy_to_u32, &keep_from_tokens) ||
       !read_request_options(self, options, &order.options)) {
     return NULL;
   }
+  order.options.keep_from_tokens = keep_from_tokens;
   order.bytes = (size_t)bytes;
   if (!kvfpy_call_node(self, call_request_open, &order, &status)) {
     return NULL;

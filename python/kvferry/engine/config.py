@@ -7,7 +7,7 @@ from typing import Any
 
 from kvferry import Error, Node
 
-OF_ENGINE = ("rank", "ranks", "block_tokens", "keep_prefix")  # options that follow from the engine's own configuration
+OF_ENGINE = ("rank", "ranks", "block_tokens", "group_block_tokens")  # options that follow from the engine's own configuration
 
 
 class ConfigError(ValueError):

@@ -51,6 +51,7 @@ class Arrival:
     counts: tuple[int, ...] = ()
     peer: str | None = None  # the producer's address, if the ticket was good
     load_timeout_ms: int = 0
+    keep_from: int = 0  # of a failed load: fewer good tokens are of no use
     mistake: str | None = None  # what is wrong with the request itself
     verdict: Verdict | None = None
     offered: bool = False
@@ -131,7 +132,7 @@ class Consumer:
 
     def open(self, arrival: Arrival, tokens: int, options: dict[str, str]) -> None:
         """It has a ticket, and a prompt of so many tokens. Error: an option is bad."""
-        status, info = self._node.request_open(arrival.ticket, arrival.prompt, 0, options)
+        status, info = self._node.request_open(arrival.ticket, arrival.prompt, 0, options, arrival.keep_from)
         if info is None:
             self._refuse(arrival, status, self._node.request_refused(status, tokens, options))
             return

@@ -93,7 +93,7 @@ class Config:
             raise ConfigError(f'{VARIABLE}: policy = "{self.settings["policy"]}" is not allowed: TensorRT-LLM has no way to '
                               "end a request for a connector; what cannot be loaded is computed")
         return {"policy": "recompute"} | self._options.of_library(OF_CONNECTOR) | {
-            "ranks": str(self.ranks), "block_tokens": str(self.block_tokens), "keep_prefix": "on"}
+            "ranks": str(self.ranks), "block_tokens": str(self.block_tokens)}
 
     def open_node(self, identity: dict[str, str], rank: int | None = None) -> Any:
         options = self.library_options() | ({} if rank is None else {"rank": str(rank)})

@@ -14,7 +14,8 @@ from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
 from .identity import identity_fields
-from .layout import SCATTERED, check_groups, ranks_of, slides
+from .groups import Groups
+from .layout import SCATTERED, ranks_of
 from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def check_engine(vllm_config: VllmConfig) -> None:
     if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
         raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
                           "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
-    if vllm_config.model_config.is_hybrid or vllm_config.model_config.is_attention_free:
-        raise ConfigError("kvferry does not carry the state of state-space layers")
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
@@ -72,8 +71,7 @@ def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int
     check_engine(vllm_config)
     ranks = ranks_of(vllm_config)
     options["ranks"] = str(ranks)
-    options["block_tokens"] = str(check_groups(kv_cache_config))
-    options["keep_prefix"] = "off" if any(map(slides, kv_cache_config.transfer_groups)) else "on"
+    options |= Groups(kv_cache_config).options()
     index = None
     if rank is not None:
         options["rank"] = str(rank)
@@ -112,4 +110,4 @@ def in_flight(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> InFlig
     options = options_given(vllm_config)
     bytes_max = options.count(LOAD_BYTES_IN_FLIGHT, kv_cache_config.num_blocks * block_bytes)
     return InFlight(options.count(LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT),
-                    bytes_max * check_groups(kv_cache_config) // block_bytes)
+                    int(bytes_max / Groups(kv_cache_config).bytes_per_token()))

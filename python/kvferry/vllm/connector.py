@@ -15,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from .config import carries_drafts
-from .layout import without_drafts
+from .groups import without_drafts
 from .metrics import PromMetrics, Stats
 from .scheduler import News, Orders, Scheduler
 from .worker import Worker

@@ -10,11 +10,11 @@ from kvferry import Error
 from kvferry.engine import consumer
 from kvferry.engine.consumer import PREEMPTED, Arrival, Phase
 from kvferry.engine.errors import Failures
-from kvferry.engine.messages import LORA_CHANGED, NoIdentity, pack_blocks
+from kvferry.engine.messages import LORA_CHANGED, NoIdentity
 from kvferry.engine.metrics import Counters
 
 from .config import in_flight
-from .layout import check_groups, slides
+from .groups import Groups
 from .requests import OPTIONS, Prompts, options_of, ticket_of
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ class Consumer(consumer.Consumer):
         super().__init__(node, counters, failures, in_flight(vllm_config, kv_cache_config))
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
-        self._block_tokens = check_groups(kv_cache_config)
-        # vLLM computes the last token again. To what it takes for loaded it applies the windows: of all N tokens they
-        # leave what token N looks at, not token N-1.
-        self._left_out = int(any(map(slides, kv_cache_config.transfer_groups)))
+        self._groups = Groups(kv_cache_config)
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
         self.offloaders: list[OffloadingConnectorScheduler] = []  # beside us in a MultiConnector
@@ -51,20 +48,30 @@ class Consumer(consumer.Consumer):
         ticket = ticket_of(request)
         if ticket is None:
             return
-        prompt = self._prompts.of(request)
+        prompt = self._prompts.of(request, self._handed_over(request))
         if isinstance(prompt, NoIdentity):
             self.compute_here(request.request_id, prompt.value)
             return
-        arrival = Arrival(request.request_id, request, ticket=ticket, prompt=prompt, content=self._prompts.content(request))
+        arrival = Arrival(request.request_id, request, ticket=ticket, prompt=prompt, content=self._prompts.content(request),
+                          keep_from=self._groups.keep_from(request.num_prompt_tokens))
         try:
-            self.open(arrival, request.num_prompt_tokens, self.defaults | options_of(request))
+            self.open(arrival, self._handed_over(request), self.defaults | options_of(request))
         except (Error, ValueError) as error:
             self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
 
     def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens after the `computed` first ones a load would bring; None: it is not to be admitted."""
-        tokens = self.room_for(request.request_id, request.num_prompt_tokens - self._left_out - computed)
+        # A load writes whole blocks, and one of which vLLM has some tokens already may be another request's as well.
+        whole = self._groups.are_whole_blocks(computed)
+        tokens = self.room_for(request.request_id, self._loadable(request) - computed if whole else 0)
         return tokens, bool(tokens)
+
+    def _handed_over(self, request: Request) -> int:
+        """Tokens of its prompt that a ticket is of."""
+        return request.num_prompt_tokens - self._groups.not_handed_over
+
+    def _loadable(self, request: Request) -> int:
+        return request.num_prompt_tokens - self._groups.left_out
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         """vLLM has given the request its blocks, and waits for `external` tokens."""
@@ -78,10 +85,9 @@ class Consumer(consumer.Consumer):
             # It may still have to store what other requests have left in these blocks, and waits for that only if it is
             # told of their new owner, which vLLM does when it schedules one.
             offloader._current_batch_allocated_block_ids.update(itertools.chain(*blocks.get_block_ids()))
-        groups = self._kv_cache_config.select_transfer_block_ids(blocks.get_block_ids())
-        computed = request.num_prompt_tokens - self._left_out - external
-        self.begin(arrival, external, pack_blocks(groups, self.manager.block_pool.null_block.block_id, arrival.counts,
-                                                  [computed // self._block_tokens] * len(groups)))
+        missing = self._groups.missing(self._handed_over(request), self._loadable(request) - external)
+        null_block = self.manager.block_pool.null_block.block_id
+        self.begin(arrival, external, self._groups.pack(blocks.get_block_ids(), null_block, missing))
 
     def finish(self, request: Request) -> bool:
         self._unstarted.pop(request.request_id, None)

@@ -13,10 +13,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from vllm.config import set_current_vllm_config
+from vllm.model_executor.layers.mamba.mamba_utils import get_conv_state_layout
 from vllm.platforms import current_platform
 from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from .groups import is_state
 from .layout import one_spec
 
 if TYPE_CHECKING:
@@ -77,8 +79,12 @@ def _groups(kv_cache_config: KVCacheConfig) -> str:
     kinds: list[list[object]] = []
     for group in kv_cache_config.transfer_groups:
         spec = one_spec(group)
-        is_full = isinstance(spec, FullAttentionSpec)
-        kinds.append(["full"] if is_full else [type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS)])
+        if is_state(group):
+            kinds.append(["state", get_conv_state_layout()])
+        elif isinstance(spec, FullAttentionSpec):
+            kinds.append(["full"])
+        else:
+            kinds.append([type(spec).__name__, *(getattr(spec, field, None) for field in WINDOW_FIELDS)])
     return _digest(kinds)
 
 

@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
-    SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
-SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowMLASpec)
-"""Exactly these: kinds derived from them keep other things in their blocks."""
 LATENT = (MLAAttentionSpec, SlidingWindowMLASpec)
 SCATTERED = ("LHBNC", "BHLNC")
 """vLLM's layouts in which a block is several pieces of memory, one for each head."""
@@ -118,67 +113,9 @@ def one_spec(group: KVCacheGroupSpec) -> AttentionSpec:
     return next(iter(spec.kv_cache_specs.values())) if isinstance(spec, UniformTypeKVCacheSpecs) else spec
 
 
-def slides(group: KVCacheGroupSpec) -> bool:
-    """Whether blocks of the group leave a request while it runs."""
-    return not isinstance(one_spec(group), FullAttentionSpec)
-
-
-def first_needed_block(group: KVCacheGroupSpec, tokens: int) -> int:
-    """Of a request with this many computed tokens: the position of the first block that its next token, or another one
-    that vLLM keeps for, looks at. As in get_num_skipped_tokens() of vLLM's managers."""
-    spec = one_spec(group)
-    return _skipped_tokens(spec, tokens) // spec.block_size
-
-
-def _skipped_tokens(spec: AttentionSpec, tokens: int) -> int:
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, tokens - spec.sliding_window + 1 - spec.extra_retained_tokens)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return tokens // spec.attention_chunk_size * spec.attention_chunk_size
-    return 0
-
-
-def _is_numbered_apart(name: str) -> bool:
+def is_numbered_apart(name: str) -> bool:
     """From 0 on, though it is not of the target."""
     return any(part in DRAFT_MODELS for part in name.split("."))
-
-
-def _is_draft(name: str, target_layers: int) -> bool:
-    return _is_numbered_apart(name) or any(part.isdigit() and int(part) >= target_layers for part in name.split("."))
-
-
-def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
-                   carry: bool) -> tuple[KVCacheConfig, list[str]]:
-    """What is carried, and the draft layers that are not: all of them if one is of a kind that cannot be carried."""
-    speculative = vllm_config.speculative_config
-    if speculative is None or not speculative.uses_draft_kv_cache():
-        return kv_cache_config, []
-    target_layers = vllm_config.model_config.get_total_num_hidden_layers()
-    specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
-    drafts = [name for name in specs if _is_draft(name, target_layers)]
-    block_tokens = {spec.block_size for name, spec in specs.items() if name not in drafts}
-    if carry and all(type(specs[name]) in SUPPORTED and specs[name].block_size in block_tokens for name in drafts):
-        return kv_cache_config, []
-    # All stages of a pipeline must number the groups alike, and only the last one knows of drafts.
-    stays = vllm_config.parallel_config.pipeline_parallel_size > 1
-    groups = []
-    for group in kv_cache_config.kv_cache_groups:
-        names = [name for name in group.layer_names if name not in drafts]
-        groups.append(replace(group, layer_names=names, enable_kv_transfer=group.enable_kv_transfer and (stays or bool(names))))
-    return replace(kv_cache_config, kv_cache_groups=groups), drafts
-
-
-def check_groups(kv_cache_config: KVCacheConfig) -> int:
-    """The tokens of a block, the same in all groups."""
-    block_tokens = set()
-    for group in kv_cache_config.transfer_groups:
-        for name, spec in layer_specs(group):
-            if type(spec) not in SUPPORTED or getattr(spec, "bounded_replay", False):
-                raise LayoutError(f"kvferry does not carry the state of layer {name} ({type(spec).__name__})")
-        block_tokens.add(one_spec(group).block_size)
-    if len(block_tokens) != 1:
-        raise LayoutError(f"kvferry needs KV groups with one block size, not {sorted(block_tokens)}")
-    return block_tokens.pop()
 
 
 def slots_of(spec: AttentionSpec) -> int | None:
@@ -229,7 +166,7 @@ def _kind(spec: AttentionSpec, half: int | None) -> int:
 
 def layer_number(name: str) -> int:
     number = next((int(part) for part in name.split(".") if part.isdigit()), 0)
-    return number + FIRST_APART if _is_numbered_apart(name) else number
+    return number + FIRST_APART if is_numbered_apart(name) else number
 
 
 class _Pool:

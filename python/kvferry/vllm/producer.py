@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vllm.utils.math_utils import cdiv
 from vllm.v1.request import RequestStatus
 
 from kvferry.engine import producer
-from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders, pack_blocks
+from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from .adapters import Content
 from .config import lease_wait_s
-from .layout import check_groups, first_needed_block, slides
-from .requests import OPTIONS, TICKET, Prompts, wants_handover
+from .groups import Groups
+from .requests import OPTIONS, TICKET, Prompts, shorten, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -39,21 +38,32 @@ class Producer(producer.Producer):
         super().__init__(node, counters, kv_cache_config.num_blocks, lease_wait_s(vllm_config))
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._prompts = prompts
-        self._kv_cache_config = kv_cache_config
-        self._block_tokens = check_groups(kv_cache_config)
+        self._groups = Groups(kv_cache_config)
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._begun_with: dict[str, Content | None] = {}  # by request: its adapter when its first tokens were computed
+        self._left_whole: dict[str, NoIdentity] = {}  # by request: why its last token is computed here
 
     def arrive(self, request: Request) -> None:
-        if wants_handover(request):
-            self._wanted[request.request_id] = request
+        if not wants_handover(request):
+            return
+        self._wanted[request.request_id] = request
+        if self._groups.not_handed_over:
+            prompt = self._prompts.of(request, request.num_prompt_tokens - self._groups.not_handed_over)
+            if request.skip_reading_prefix_cache:
+                self._left_whole[request.request_id] = NoIdentity.PROMPT_LOGPROBS
+            elif isinstance(prompt, NoIdentity):
+                self._left_whole[request.request_id] = prompt
+            else:
+                shorten(request, self._groups.not_handed_over)
+
+    def _prompt(self, request: Request) -> bytes | NoIdentity:
+        return self._left_whole.get(request.request_id) or self._prompts.of(request)
 
     def waits(self, request: Request) -> bool:
         def blocks() -> int | None:
-            if isinstance(self._prompts.of(request), NoIdentity):
+            if isinstance(self._prompt(request), NoIdentity):
                 return None
-            count, firsts = self._range(request)
-            return count * len(firsts) - sum(firsts)
+            return sum(map(len, self._groups.handed_over(request.num_prompt_tokens)))
         return self.waits_for_lease(request.request_id, blocks)
 
     def follow(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
@@ -74,32 +84,22 @@ class Producer(producer.Producer):
             self._begun_with[request_id] = self._prompts.content(request)
         if computed < request.num_prompt_tokens or request_id in self._by_request:
             return
-        prompt, content = self._prompts.of(request), self._prompts.content(request)
+        prompt, content = self._prompt(request), self._prompts.content(request)
         if self.paused or isinstance(prompt, NoIdentity):
             self.refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else PAUSED)
         elif content != self._begun_with.get(request_id):
             self.refuse(request_id, LORA_CHANGED)
         else:
             block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request_id)
-            groups = self._kv_cache_config.select_transfer_block_ids(block_ids)
-            count, firsts = self._range(request)
-            self.publish(orders, request_id, prompt,
-                         pack_blocks(groups, self.manager.block_pool.null_block.block_id, [count] * len(groups), firsts),
-                         content)
-
-    def _range(self, request: Request) -> tuple[int, list[int]]:
-        """The prompt's positions, and which is the first that is handed over, by group."""
-        # The consumer computes the last token again: it needs what that one looks at.
-        firsts = [first_needed_block(group, request.num_prompt_tokens - 1)
-                  for group in self._kv_cache_config.transfer_groups]
-        return cdiv(request.num_prompt_tokens, self._block_tokens), firsts
+            null_block = self.manager.block_pool.null_block.block_id
+            blocks = self._groups.pack(block_ids, null_block, self._groups.handed_over(request.num_prompt_tokens))
+            self.publish(orders, request_id, prompt, blocks, content)
 
     def hold(self, lease: Lease, request: Request, sliding: bool) -> None:
-        count, firsts = self._range(request)
         groups = self.manager.get_blocks(request.request_id).blocks
-        held = [block for group_id, first in zip(self._kv_cache_config.transfer_group_ids, firsts)
-                if slides(self._kv_cache_config.kv_cache_groups[group_id]) == sliding
-                for block in groups[group_id][first:count] if not block.is_null]
+        held = [block for group_id, slides, positions in self._groups.by_id(self._groups.handed_over(request.num_prompt_tokens))
+                if slides == sliding
+                for block in groups[group_id][positions.start:positions.stop] if not block.is_null]
         self.manager.block_pool.touch(held)
         lease.held += held
 
@@ -109,6 +109,7 @@ class Producer(producer.Producer):
     def forget(self, key: str) -> None:
         super().forget(key)
         self._begun_with.pop(key, None)
+        self._left_whole.pop(key, None)
 
     def forget_started(self) -> None:
         """Requests of whose prompts some tokens have been computed get no ticket."""

@@ -49,6 +49,15 @@ def options_of(request: Request) -> dict[str, str]:
     return {name: option_text(value) for name, value in options.items()}
 
 
+def shorten(request: Request, tokens: int) -> None:
+    """By the last tokens of its prompt, which the consumer computes: a state that has seen them would see them again. What
+    vLLM then answers is of no use, so it answers one token, as prefill engines are asked to."""
+    request.prompt_token_ids = request.prompt_token_ids[:-tokens]
+    del request._all_token_ids[-tokens:]
+    request.num_prompt_tokens -= tokens
+    request.max_tokens = 1
+
+
 def _salt(request: Request) -> bytes:
     """Whatever else of the request than the token ids changes the prompt's KV, in the order that vLLM hashes it for its
     own cache."""
@@ -75,9 +84,12 @@ class Prompts:
             logger.warning("kvferry: prompts with images are neither handed over nor loaded (images_unhashed): with "
                            "mm_processor_cache_gb 0 and no prefix caching vLLM does not hash images. Set one of the two.")
 
-    def of(self, request: Request) -> bytes | NoIdentity:
+    def of(self, request: Request, tokens: int | None = None) -> bytes | NoIdentity:
+        """Of its prompt's first tokens, or all."""
         if request.prompt_token_ids is None or request.prompt_embeds is not None or request.resumable:
             return NoIdentity.NO_TOKEN_IDS
+        if tokens == 0:
+            return NoIdentity.TOO_SHORT
         if request.mm_features and self._images_are_counted:
             return NoIdentity.IMAGES_UNHASHED
         weights = self._weights.digest
@@ -93,7 +105,7 @@ class Prompts:
             if self.adapters.cache_is_old(request.lora_request):
                 return NoIdentity.CACHE_OLD
             model += b"\0" + content.digest
-        prompt = prompt_hash(array("I", request.prompt_token_ids).tobytes(), _salt(request))
+        prompt = prompt_hash(array("I", request.prompt_token_ids[:tokens]).tobytes(), _salt(request))
         return prompt_set_model(prompt, model)
 
     def content(self, request: Request) -> Content | None:

@@ -324,6 +324,25 @@ TEST(identity_has_no_control_characters)
   assert_int_equal(kvf_config_check(&config, NULL), KVF_INVALID);
 }
 
+TEST(block_tokens_by_group)
+{
+  const char *const refused[] = {",",     "16,",    ",16", "16,,8",
+                                 "65537", "000016", "-1",  "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"};
+  uint32_t tokens[KVF_GROUPS_MAX];
+  kvf_config config = defaults();
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    assert_int_equal(kvf_config_set(&config, "group_block_tokens", refused[i], NULL), KVF_INVALID);
+    assert_int_equal(kvf_group_tokens_parse(refused[i], tokens), 0);
+  }
+  assert_int_equal(kvf_group_tokens_parse("65536,8,0", tokens), 3);
+  assert_int_equal(tokens[0], 65536);
+  assert_int_equal(tokens[1], 8);
+  assert_int_equal(tokens[2], 0);
+  assert_int_equal(kvf_group_tokens_parse("1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16", tokens), KVF_GROUPS_MAX);
+  assert_int_equal(kvf_group_tokens_parse("", tokens), 0);
+  assert_int_equal(kvf_config_set(&config, "group_block_tokens", "", NULL), KVF_OK);
+}
+
 static void assert_check_fails(const kvf_config *config, const char *expected_message)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
@@ -351,6 +370,11 @@ TEST(check_compares_options)
   config = defaults();
   config.lease_max_ms = 29999;
   assert_check_fails(&config, "lease_ttl_ms = 30000 is not allowed: it must be at most lease_max_ms, which is 29999");
+  config = defaults();
+  assert_int_equal(kvf_config_set(&config, "group_block_tokens", "16,8,0", NULL), KVF_OK);
+  assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
+  config.block_tokens = 24;
+  assert_check_fails(&config, "block_tokens = 24 is not a multiple of all of group_block_tokens = 16,8,0");
   config = defaults();
   config.rank = 1;
   assert_check_fails(&config, "rank = 1 is not allowed: it must be at most ranks - 1, which is 0");

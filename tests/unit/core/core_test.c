@@ -156,6 +156,20 @@ WORLD_TEST(ticket_says_what_the_core_knows)
   assert_ptr_equal(ticket.ids, ids);
 }
 
+WORLD_TEST(ticket_has_the_groups_of_the_engine)
+{
+  kvf_ticket other;
+  kvf_context *context = &producer()->context;
+  const kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
+  context->groups = 2;
+  context->group_tokens[1] = 8;
+  assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &ticket.prompt, &other), KVF_OK);
+  assert_int_equal(other.group_tokens[0], 16);
+  assert_int_equal(other.group_tokens[1], 8);
+  context->groups = 3;
+  assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &ticket.prompt, &other), KVF_INVALID);
+}
+
 WORLD_TEST(ticket_needs_ranks_blocks_and_tokens)
 {
   kvf_ticket other;

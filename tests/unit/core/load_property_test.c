@@ -210,7 +210,7 @@ static uint32_t model_prefix(const model_load *load)
       }
     }
   }
-  return load->groups == 1 || prefix == load->positions ? prefix : 0;
+  return prefix;
 }
 
 static void check_outcome(model *m, model_load *load, const kvf_report *report)

@@ -649,7 +649,7 @@ LOAD_TEST(unwanted_positions_are_good)
   }
 }
 
-LOAD_TEST(groups_are_all_or_nothing)
+LOAD_TEST(prefix_is_the_least_of_the_groups)
 {
   world_spec(500, 6, "1");
   w.spec.groups = 2;
@@ -661,7 +661,7 @@ LOAD_TEST(groups_are_all_or_nothing)
   expect_started(0, "read 1 over 11: 0.0,1.0,0.1,1.1; read 2 over 11: 0.2,1.2");
   world_live(0, 1, 1);
   world_over(0, 1, 2);
-  expect(0, "outcome 500 lease_expired 0/8; released 500");
+  expect(0, "outcome 500 lease_expired 2/8; released 500");
 }
 
 LOAD_TEST(prefix_is_the_least_of_the_parts)

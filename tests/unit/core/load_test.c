@@ -467,8 +467,8 @@ RANKS_TEST(one_part_is_not_enough)
   assert_outcome(KVF_LEASE_UNKNOWN, 0);
 }
 
-/* P7: with several KV groups a prefix is of no use, however long. */
-RANKS_TEST(prefix_of_several_groups_is_all_or_nothing)
+/* P7: a position is good when it is good in all groups. */
+RANKS_TEST(prefix_is_the_shortest_of_the_groups)
 {
   for (uint32_t good = 0; good <= 2 * POSITIONS; good++) {
     open_two_parts(2);
@@ -476,7 +476,35 @@ RANKS_TEST(prefix_of_several_groups_is_all_or_nothing)
     assert_int_equal(ranks_complete(1, good, KVF_OK), good);
     assert_int_equal(ranks_complete(1, 1, KVF_LEASE_EXPIRED), good < 2 * POSITIONS);
     bool all = good == 2 * POSITIONS;
-    assert_outcome(all ? KVF_OK : KVF_LEASE_EXPIRED, all ? good : 0);
+    assert_outcome(all ? KVF_OK : KVF_LEASE_EXPIRED, all ? good : good / 2);
+  }
+}
+
+/* Two blocks of the second group are as long as one of the first. The state, which is of all tokens, comes last. */
+RANKS_TEST(prefix_of_groups_with_other_blocks)
+{
+  ranks_options options;
+  ranks_options_init(&options, 1, 1, 1);
+  options.groups = 3;
+  (void)strcpy(options.config.group_block_tokens, "16,8,0");
+  const uint32_t all = 3 * POSITIONS + 1;
+  for (uint32_t good = 0; good < all; good++) {
+    open_world(&options);
+    world.hold_reads = true;
+    assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+    assert_int_equal(world.reads_count, all);
+    for (uint32_t i = 0; i < all; i++) {
+      const kvf_transfer_item *item = world.reads[i].transfer.items;
+      const uint32_t place = i % 3;
+      assert_int_equal(item->group, i == all - 1 ? 2 : place > 0);
+      assert_int_equal(item->position, i == all - 1 ? 0 : place == 0 ? i / 3 : 2 * (i / 3) + place - 1);
+    }
+    assert_int_equal(ranks_complete(0, good, KVF_OK), good);
+    assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
+    kvf_report report = outcome();
+    assert_int_equal(report.blocks, all);
+    assert_int_equal(report.prefix, good < all - 1 ? good / 3 : POSITIONS - 1);
+    assert_released();
   }
 }
 

@@ -302,13 +302,16 @@ static inline void world_start_load(uint64_t now_ns, const world_load *spec)
   static uint32_t remote[KVF_BLOCKS_PER_LEASE_MAX];
   static uint32_t local[KVF_BLOCKS_PER_LEASE_MAX];
   const uint32_t each = spec->positions / spec->groups;
-  ticket = (kvf_ticket){.ranks = spec->slices_count, .lease = spec->lease, .groups = spec->groups, .ids = remote};
+  ticket = (kvf_ticket){
+      .ranks = spec->slices_count, .lease = spec->lease, .block_tokens = 16, .groups = spec->groups, .ids = remote};
+  ticket.prompt.tokens = each * ticket.block_tokens;
   for (uint32_t i = 0; i < spec->slices_count; i++) {
     const uint32_t peer = spec->slices[i].peer;
     ticket.rank[i] =
         (kvf_rank_record){.address = {.port = (uint16_t)peer}, .incarnation = world_incarnation(peer), .dealt = 1};
   }
   for (uint32_t i = 0; i < spec->groups; i++) {
+    ticket.group_tokens[i] = ticket.block_tokens;
     ticket.counts[i] = each;
   }
   for (uint32_t i = 0; i < spec->positions; i++) {

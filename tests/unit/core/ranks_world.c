@@ -402,13 +402,13 @@ void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
   kvf_prompt prompt = {.tokens = positions * RANKS_BLOCK_TOKENS};
   uint32_t counts[RANKS_GROUPS];
   kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world.groups};
+  kvf_core *control = &world.producers[0].core;
   for (uint32_t group = 0; group < world.groups; group++) {
-    counts[group] = positions;
-    for (uint32_t i = 0; i < positions; i++) {
-      ids[group * positions + i] = (2 * i + group) % RANKS_BLOCKS;
+    counts[group] = kvf_ticket_positions(prompt.tokens, control->context.group_tokens[group]);
+    for (uint32_t i = 0; i < counts[group]; i++) {
+      *ids++ = (2 * i + 2 * i / RANKS_BLOCKS + group) % RANKS_BLOCKS;
     }
   }
-  kvf_core *control = &world.producers[0].core;
   assert_int_equal(kvf_core_lease_reserve(control, positions * world.groups, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_ticket(control, &lease, &blocks, &prompt, ticket), KVF_OK);
 }

@@ -98,7 +98,7 @@ void ranks_cut(uint32_t producer);
  * many there were. */
 uint32_t ranks_complete(uint32_t producer, uint32_t count, kvf_status status);
 
-/* A ticket for `positions` positions of each group; `ids` has room for all groups. */
+/* A ticket for `positions` blocks of RANKS_BLOCK_TOKENS; `ids` has room for all groups. */
 void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions);
 void ranks_publish(uint32_t producer, const kvf_ticket *ticket);
 

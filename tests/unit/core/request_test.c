@@ -106,6 +106,28 @@ WORLD_TEST(decides_once_when_all_ranks_are_in)
   assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
 }
 
+/* P7: the engine says from which length on a prefix is of use to all its groups. */
+WORLD_TEST(short_prefixes_are_not_kept)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_request_options options = kvf_requests_options(requests, NULL);
+  for (uint32_t more = 0; more < 2; more++) {
+    kvf_event event;
+    uint64_t id = 0;
+    options.keep_from_tokens = 48 + more;
+    const kvf_sources sources = {.count = 1, .tickets = {&ticket}};
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &sources, &ticket.prompt, &options, 5, &id, NULL),
+                     KVF_OK);
+    assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+    const kvf_report report = {.request_id = id, .ranks_mask = 1, .blocks = 4, .prefix = 3, .status = KVF_DEADLINE};
+    assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+    assert_true(next_verdict(&event));
+    assert_int_equal(event.u.verdict.keep_tokens, more > 0 ? 0 : 48);
+    assert_int_equal(event.u.verdict.recompute_tokens, more > 0 ? 64 : 16);
+    let_go(id);
+  }
+}
+
 /* A verdict that sends the client elsewhere leaves the lease to whom it goes to. */
 CONTROL_TEST(retryable_failure_detaches)
 {

@@ -54,6 +54,7 @@ static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
   }
   assert_int_equal(a->groups, b->groups);
   for (uint32_t group = 0; group < a->groups; group++) {
+    assert_int_equal(a->group_tokens[group], b->group_tokens[group]);
     assert_int_equal(a->counts[group], b->counts[group]);
     ids += a->counts[group];
   }
@@ -212,6 +213,19 @@ TEST(test_one_text_per_ticket)
   }
 }
 
+TEST(test_groups_with_other_blocks)
+{
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  ticket.group_tokens[1] = 0;
+  ticket.counts[1] = 1;
+  (void)round_trip(&ticket);
+  ticket.block_tokens = 32;
+  ticket.group_tokens[1] = 32;
+  ticket.counts[1] = 3;
+  (void)round_trip(&ticket);
+}
+
 static kvf_status encode_status(const kvf_ticket *ticket)
 {
   kvf_key key = key_of("key");
@@ -266,6 +280,21 @@ TEST(test_encoding_refuses)
   ticket.counts[1] = 5;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
+  ticket.group_tokens[1] = 15;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.group_tokens[1] = 32;
+  ticket.counts[1] = 3;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.groups = 1;
+  ticket.group_tokens[0] = 0; /* one position for any number of tokens: as many as blocks could have */
+  ticket.counts[0] = 1;
+  ticket.prompt.tokens = KVF_BLOCKS_PER_LEASE_MAX * 16;
+  assert_int_equal(encode_status(&ticket), KVF_OK);
+  ticket.prompt.tokens++;
+  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  ticket = good;
   ticket.prompt.tokens = 97;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket.prompt.tokens = 96;
@@ -286,8 +315,8 @@ enum {
   AT_TTL = AT_BLOCK_TOKENS + 4,
   AT_FIELDS = AT_TTL + 4 + 32,
   AT_GROUPS = AT_FIELDS + 1 + 2 * 4,
-  AT_COUNTS = AT_GROUPS + 1,
-  AT_RUNS = AT_COUNTS + 8
+  AT_GROUP_TOKENS = AT_GROUPS + 1,
+  AT_RUNS = AT_GROUP_TOKENS + 8
 };
 
 TEST(test_sealed_payloads_are_checked)
@@ -327,9 +356,10 @@ TEST(test_sealed_payloads_are_checked)
               {AT_GROUPS, {3}, 1},
               {AT_GROUPS, {17}, 1},
               {AT_GROUPS, {255}, 1},
-              {AT_COUNTS, {5}, 1},
-              {AT_COUNTS + 4, {7}, 1},
-              {AT_COUNTS + 4, {0xff, 0xff, 0xff, 0xff}, 4},
+              {AT_GROUP_TOKENS, {15}, 1}, /* of which 16 is not a multiple */
+              {AT_GROUP_TOKENS, {8}, 1},
+              {AT_GROUP_TOKENS + 4, {0}, 1},
+              {AT_GROUP_TOKENS + 4, {0xff, 0xff, 0xff, 0xff}, 4},
               {AT_RUNS, {3}, 1},
               {AT_RUNS + 1, {4}, 1}};
   kvf_key key = key_of("key");
@@ -383,6 +413,7 @@ static void check_blocks(uint32_t groups, uint32_t blocks, kvf_status status)
   ticket.groups = groups;
   ticket.ids = ids;
   for (uint32_t group = 0; group < groups; group++) {
+    ticket.group_tokens[group] = 1;
     ticket.counts[group] = blocks;
   }
   for (uint32_t i = 0; i < total; i++) {
@@ -427,9 +458,9 @@ TEST(test_blocks_limit_when_decoding)
     memcpy(payload + AT_TOKENS, &blocks, 4);
     memset(payload + AT_BLOCK_TOKENS, 0, 4);
     payload[AT_BLOCK_TOKENS] = 1;
-    memcpy(payload + AT_COUNTS, &blocks, 4);
+    memcpy(payload + AT_GROUP_TOKENS, payload + AT_BLOCK_TOKENS, 4);
     /* From here as varints: "none", blocks - 1 more of them. */
-    size_t at = AT_COUNTS + 4;
+    size_t at = AT_GROUP_TOKENS + 4;
     uint32_t run = (blocks - 1) << 2 | 2;
     payload[at++] = (uint8_t)(run | 0x80);
     payload[at++] = (uint8_t)(run >> 7 | 0x80);
@@ -444,7 +475,7 @@ static uint32_t fill_ids(uint32_t *ids, size_t bytes)
 {
   uint32_t count = 0;
   uint32_t last = 0;
-  for (size_t at = AT_COUNTS + 4; at < bytes;) {
+  for (size_t at = AT_GROUP_TOKENS + 4; at < bytes;) {
     bool far = bytes - at >= 3;
     last = !far ? last + 2 : count % 2 == 0 ? 50000 : 10000;
     ids[count++] = last;
@@ -465,7 +496,7 @@ TEST(test_text_limit)
   kvf_ticket ticket = some_ticket(few);
   ticket.ids = ids;
   ticket.groups = 1;
-  ticket.block_tokens = 1;
+  ticket.block_tokens = ticket.group_tokens[0] = 1;
   ticket.counts[0] = ticket.prompt.tokens = fill_ids(ids, lengths[0]);
   assert_int_equal(round_trip(&ticket), KVF_TICKET_BYTES_MAX);
   size_t bytes = unseal(text, KVF_TICKET_BYTES_MAX, payload);
@@ -476,10 +507,9 @@ TEST(test_text_limit)
   assert_int_equal(encode_status(&ticket), KVF_LIMIT);
   uint32_t count = ticket.counts[0];
   memcpy(payload + AT_TOKENS, &count, 4);
-  memcpy(payload + AT_COUNTS, &count, 4);
-  kvf_codec codec = kvf_writer_of(payload + AT_COUNTS + 4, sizeof(payload) - AT_COUNTS - 4);
+  kvf_codec codec = kvf_writer_of(payload + AT_GROUP_TOKENS + 4, sizeof(payload) - AT_GROUP_TOKENS - 4);
   kvf_code_block_runs(&codec, ids, count);
-  assert_int_equal(AT_COUNTS + 4 + codec.at, lengths[1]);
+  assert_int_equal(AT_GROUP_TOKENS + 4 + codec.at, lengths[1]);
   bytes = seal(payload, lengths[1], &key, over);
   assert_int_equal(bytes, KVF_TICKET_BYTES_MAX + 1);
   assert_int_equal(decode(over, bytes, &key, 1), KVF_BAD_TICKET);

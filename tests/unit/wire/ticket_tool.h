@@ -48,6 +48,7 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
                        .fields = 2,
                        .field = {{.name = 0x1234, .value = 0x5678}, {.name = 0xffff, .value = 0}},
                        .groups = 2,
+                       .group_tokens = {16, 16},
                        .counts = {6, 6},
                        .ids = ids};
   memcpy(ids, some_ids, sizeof(some_ids));
