@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
     UniformTypeKVCacheSpecs,
@@ -17,6 +18,8 @@ from vllm.v1.kv_cache_interface import (
 
 from kvferry import Part, Region, _kvferry
 from kvferry.engine.memory import DTYPES, MEMORY
+
+from .states import CONVOLUTION, groups_of_all_layers, keeps_more, states_of
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -47,6 +50,7 @@ class Split:
     rank: int
     ranks: int
     heads: int | None  # of each layer; None: they differ, or that is not known
+    groups: int | None = None  # of B and C, likewise
 
     def pieces(self, spec: AttentionSpec) -> int:
         """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
@@ -63,7 +67,7 @@ class Split:
 
     def explains(self, spec: AttentionSpec) -> bool:
         """Whether the rank has as many heads of the layer as it would."""
-        return isinstance(spec, LATENT) or self.heads is None or spec.num_kv_heads == max(1, self.heads // self.ranks)
+        return isinstance(spec, (*LATENT, MambaSpec)) or self.heads is None or spec.num_kv_heads == max(1, self.heads // self.ranks)
 
 
 def heads_of_all_layers(model: ModelConfig) -> int | None:
@@ -88,7 +92,8 @@ def ranks_of(vllm_config: VllmConfig) -> int:
 
 def split_of(vllm_config: VllmConfig, rank: int) -> Split:
     ranks = vllm_config.parallel_config.tensor_parallel_size
-    return Split(rank % ranks, ranks, heads_of_all_layers(vllm_config.model_config))
+    model = vllm_config.model_config
+    return Split(rank % ranks, ranks, heads_of_all_layers(model), groups_of_all_layers(model))
 
 
 class Pool(NamedTuple):
@@ -140,6 +145,16 @@ def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: i
     return block
 
 
+def _bytes_of_states(name: str, spec: MambaSpec, tensor: torch.Tensor, blocks: int) -> int:
+    """Of a block, in which vLLM shows all states of a layer as bytes, one after the other."""
+    if keeps_more(spec):
+        raise LayoutError(f"layer {name}: kvferry does not carry states that are replayed: start the engine without --use-replayssm")
+    if tensor.dim() != 4 or tensor.shape[:3] != (blocks, 1, 1) or not tensor[:1].is_contiguous():
+        raise LayoutError(f"layer {name}: a state of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
+                          f"[{blocks} blocks, 1, 1, bytes] with every block in one piece")
+    return tensor.shape[3] * tensor.element_size()
+
+
 def _is_one_piece(spec: AttentionSpec) -> bool:
     return isinstance(spec, LATENT) or slots_of(spec) is not None
 
@@ -183,6 +198,8 @@ class _Pool:
 
     def add(self, name: str, spec: AttentionSpec, tensor: torch.Tensor, group: int, half: int | None) -> int:
         """Bytes of a block. Layers that share another's KV add nothing."""
+        if isinstance(spec, MambaSpec):
+            return self._add_states(name, spec, tensor, group)
         block = _first_block(name, spec, tensor, self._blocks)
         size, device = tensor.element_size(), tensor.device
         block_bytes = block.numel() * size
@@ -200,10 +217,28 @@ class _Pool:
                                    group, MEMORY[device.type], device.index or 0))
         return block_bytes
 
+    def _add_states(self, name: str, spec: MambaSpec, tensor: torch.Tensor, group: int) -> int:
+        block_bytes = _bytes_of_states(name, spec, tensor, self._blocks)
+        layer = layer_number(name)
+        for state in states_of(spec, self._split):
+            place = self._places[layer, state.kind] = self._places.get((layer, state.kind), -1) + 1
+            place += APART if state.is_whole else 0
+            self.parts.append(Part(layer, state.kind, place, group, DTYPES.get(str(state.dtype).removeprefix("torch."), 0),
+                                   len(self.regions), state.offset, state.unit, state.row, state.head, state.rows, 0,
+                                   state.heads, state.first, state.total))
+        self.regions.append(Region(tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), block_bytes, self._blocks, 1, 1,
+                                   group, MEMORY[tensor.device.type], tensor.device.index or 0))
+        return block_bytes
+
+    def _shares(self, spec: AttentionSpec | MambaSpec) -> list[tuple[int, int, int]]:
+        if isinstance(spec, MambaSpec):
+            return [(state.heads, state.first, state.total) for state in states_of(spec, self._split)]
+        return [self._split.heads_of(spec, _is_one_piece(spec))]
+
     def share(self, groups: Iterable[KVCacheGroupSpec]) -> tuple[int, int, int]:
         """Of the layers with most heads; of other stages of the pipeline, as far as their groups' kinds tell."""
         shares = [(part.heads, part.first_head, part.heads_total) for part in self.parts]
-        shares += [self._split.heads_of(spec, _is_one_piece(spec)) for spec in map(one_spec, groups)]
+        shares += [share for group in groups for share in self._shares(one_spec(group))]
         heads, first, total = max(shares, key=lambda share: share[2])
         return first, heads, total
 
@@ -226,6 +261,9 @@ def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Ten
 
 def check_checksums(pool: Pool, layout: str | None) -> None:
     """They are of a head's bytes in one piece."""
+    if any(part.rows > 1 and part.kind == CONVOLUTION for part in pool.parts):
+        raise LayoutError("checksum = on needs each head of a convolution's state in one piece: set "
+                          "VLLM_SSM_CONV_STATE_LAYOUT=DS, or leave checksum out")
     if any(part.rows > 1 for part in pool.parts):
         raise LayoutError(f"checksum = on needs each head of a block in one piece, and in {layout} tokens are outermost: "
                           "leave VLLM_KV_CACHE_LAYOUT unset, or checksum out")

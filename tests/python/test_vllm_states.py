@@ -1,0 +1,303 @@
+"""The memory of state-space layers: which bytes of a block a part names, and that engines of other sizes find theirs, as
+vLLM's own calculators, layers and loaders share out a model's states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+import torch  # noqa: E402
+from engines import make_prompt, pack, wait_for  # noqa: E402
+from fakes import spec as attention_spec  # noqa: E402
+from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
+from kvferry.vllm.layout import APART, LayoutError, Pool, Split, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.states import CONVOLUTION, STATE, groups_of_all_layers  # noqa: E402
+from test_vllm_layouts import BLOCKS, LAYERS, backend_of, lay_out, named_by, spec_of  # noqa: E402
+from vllm.model_executor.layers.mamba import mamba_utils  # noqa: E402
+from vllm.model_executor.layers.mamba.abstract import MambaBase  # noqa: E402
+from vllm.model_executor.layers.mamba.mamba_mixer2 import mamba_v2_sharded_weight_loader  # noqa: E402
+from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes  # noqa: E402
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum as Kind  # noqa: E402
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
+from vllm.v1.kv_cache_layout import KVCacheLayout  # noqa: E402
+
+DTYPES = (torch.bfloat16, torch.float32)
+ORDERS = ["DS", "SD"]
+KERNEL, STATE_SIZE = 4, 6
+
+
+@dataclass(frozen=True)
+class Model:
+    """A kind of state-space layers, of a model as a whole."""
+
+    kind: Any
+    shapes: Callable[[int], Any]
+    """Of a rank, of so many."""
+    projections: tuple[tuple[int, int], ...] = ()
+    """Of the convolution: channels and heads."""
+    heads: int = 0
+    """Of the recurrence, outermost in its state."""
+    groups: int | None = None
+
+    def spec(self, ranks: int, **fields: Any) -> MambaSpec:
+        shapes = self.shapes(ranks)
+        return MambaSpec(block_size=32, shapes=shapes, dtypes=DTYPES[:len(shapes)] if self.projections else DTYPES[1:],
+                         mamba_type=self.kind, **fields)
+
+    def is_one_for_all(self, projection: int) -> bool:
+        return projection > 0 and self.groups == 1
+
+
+def mamba2(groups: int) -> Model:
+    heads, size = 8, 10
+    return Model(Kind.MAMBA2, lambda ranks: Shapes.mamba2_state_shape(ranks, heads * size, groups, heads, size, STATE_SIZE, KERNEL),
+                 ((heads * size, heads), *[(groups * STATE_SIZE, groups)] * 2), heads, groups)
+
+
+MODELS = {
+    "mamba 1": Model(Kind.MAMBA1, lambda ranks: Shapes.mamba1_state_shape(ranks, 72, STATE_SIZE, KERNEL), ((72, 24),), 24),
+    "mamba 2, a group": mamba2(1), "mamba 2, two": mamba2(2), "mamba 2, four": mamba2(4),
+    "gated delta": Model(Kind.GDN_ATTN, lambda ranks: Shapes.gated_delta_net_state_shape(ranks, 4, 8, STATE_SIZE, 10, KERNEL),
+                         ((24, 4), (24, 4), (80, 8)), 8),
+    "Kimi's": Model(Kind.GDN_ATTN, lambda ranks: Shapes.kda_state_shape(ranks, 8, 10), ((80, 8),) * 3, 8),
+    "short": Model(Kind.SHORT_CONV, lambda ranks: Shapes.short_conv_state_shape(ranks, 128, KERNEL), ((128, 64),)),
+    "linear": Model(Kind.LINEAR, lambda ranks: Shapes.linear_attention_state_shape(8, ranks, 10), (), 8)}
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Of channels and widths in a convolution's state."""
+    def choose(name: str) -> None:
+        monkeypatch.setattr(mamba_utils, "get_conv_state_layout", lambda: name)
+    return choose
+
+
+def shown(spec: MambaSpec, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What a layer makes of the blocks that it gets: its states."""
+    layer: Any = SimpleNamespace(get_state_shape=lambda: spec.shapes, get_state_dtype=lambda: spec.dtypes)
+    MambaBase.bind_kv_cache(layer, tensor)
+    return layer.kv_cache
+
+
+def by_channels(state: torch.Tensor) -> torch.Tensor:
+    """[blocks, channels, width], in whatever order."""
+    return state if mamba_utils.is_conv_state_dim_first() else state.transpose(1, 2)
+
+
+def places(view: torch.Tensor) -> set[int]:
+    """Of a view's bytes in memory."""
+    size = view.element_size()
+    at = sum(torch.arange(n).mul(stride * size).view(n, *[1] * (view.dim() - i - 1)) for i, (n, stride) in
+             enumerate(zip(view.shape, view.stride())))
+    return set((at.unsqueeze(-1) + torch.arange(size) + view.data_ptr()).flatten().tolist())
+
+
+def heads_shown(model: Model, spec: MambaSpec, tensor: torch.Tensor, ranks: int) -> list[tuple[int, int, int, list[torch.Tensor]]]:
+    """Each part's kind and index, the model's heads of it, and the rank's in all blocks."""
+    states = list(shown(spec, tensor))
+    found, at = [], 0
+    for index, (channels, heads) in enumerate(model.projections):
+        own_heads = heads if model.is_one_for_all(index) else heads // ranks
+        width = channels // heads
+        of_channels = by_channels(states[0])
+        found.append((CONVOLUTION, index, heads, [of_channels[:, at + i * width:at + (i + 1) * width] for i in range(own_heads)]))
+        at += own_heads * width
+    if model.heads:
+        found.append((STATE, 0, model.heads, list(states[-1].chunk(model.heads // ranks, 1))))
+    return found
+
+
+SIZES = [(name, ranks) for name in MODELS for ranks in (1, 2, 4) if (name, ranks) != ("mamba 2, two", 4)]
+"""vLLM has no ranks without a group of their own, unless all have the same one."""
+
+
+@pytest.mark.parametrize("layout", ["LBHNC", "BLHNC"])
+@pytest.mark.parametrize("name, ranks", SIZES)
+@pytest.mark.parametrize("axes", ORDERS)
+def test_every_byte_of_every_block(order: Callable[[str], None], name: str, axes: str, ranks: int, layout: str) -> None:
+    """Beside an attention's group, whose blocks are the same memory and larger."""
+    order(axes)
+    model, rank, backend = MODELS[name], ranks - 1, backend_of("flash")
+    beside = spec_of(backend, head_size=256)
+    spec = model.spec(ranks, page_size_padded=beside.page_size_bytes)
+    made, caches = lay_out(backend, KVCacheLayout[layout], beside, spec)
+    pool = pool_of(caches, made, Split(rank, ranks, 2 * ranks, model.groups))
+    numbers = iter(range(LAYERS, len(pool.parts)))
+    for layer in range(LAYERS):
+        states = heads_shown(model, spec, caches[f"layer.1.{layer}"], ranks)
+        taken: set[int] = set()
+        for kind, index, total, heads in states:
+            number = next(numbers)
+            part = pool.parts[number]
+            # All layers of these names are of number 1.
+            index += sum(kind == other for other, *_ in states) * layer
+            assert (part.kind, part.index, part.group, part.block_tokens) == (kind, index, 1, 0)
+            assert part[-3:] == (len(heads), rank * total // ranks, total)
+            for block in range(0, BLOCKS, BLOCKS - 1):
+                by_head = [places(view[block]) for view in heads]
+                assert [named_by(pool, number, block, head) for head in range(part.heads)] == by_head
+                taken |= set().union(*by_head)
+        assert len(taken) == 2 * spec.real_page_size_bytes
+    assert next(numbers, None) is None and {region.blocks for region in pool.regions} == {BLOCKS}
+
+
+# ---- engines of other sizes, on real nodes ----
+
+TOKENS, POOL_BLOCKS = 80, 8
+SOURCE, TARGET = [1, 2, 3], [4, 5, 6]
+KV_HEADS = 2
+PADDING = 16
+NAMES = ["model.layers.0.mixer", "model.layers.1.attn"]
+
+
+def channels_of(model: Model, rank: int, ranks: int) -> torch.Tensor:
+    """The rank's of the convolution, as vLLM's loader takes them from the model's weights."""
+    shards = [(channels * (ranks if model.is_one_for_all(i) else 1), channels * (ranks - 1) * model.is_one_for_all(i), model.is_one_for_all(i))
+              for i, (channels, _) in enumerate(model.projections)]
+    all_channels = torch.arange(sum(channels for channels, _ in model.projections)).unsqueeze(-1)
+    own = torch.full((sum(channels for channels, *_ in shards) // ranks, 1), -1)
+    mamba_v2_sharded_weight_loader(shards, ranks, rank)(own, all_channels)
+    return own.squeeze(-1)
+
+
+def padded(blocks: torch.Tensor) -> torch.Tensor:
+    """The same, with something that is not the layer's behind each."""
+    raw = torch.full((POOL_BLOCKS, blocks[0].numel() + PADDING), 77, dtype=torch.int8)
+    view = raw[:, :-PADDING].view(blocks.shape)
+    view[:] = blocks
+    return view
+
+
+def behind(blocks: torch.Tensor) -> torch.Tensor:
+    return blocks.as_strided((POOL_BLOCKS, PADDING), (blocks.stride(0), 1), blocks.shape[-1])
+
+
+class Whole:
+    """What a model keeps in each block, on one rank that has it all."""
+
+    def __init__(self, model: Model) -> None:
+        torch.manual_seed(1)
+        self.model = model
+        self.convolution = torch.rand(POOL_BLOCKS, sum(channels for channels, _ in model.projections), KERNEL - 1).to(DTYPES[0])
+        shapes = model.shapes(1)
+        self.state = torch.rand(POOL_BLOCKS, *(shapes[-1] if model.heads else (0,)))
+        self.kv = torch.rand(POOL_BLOCKS, KV_HEADS, 32, 32)
+
+    def of_rank(self, spec: MambaSpec, rank: int, ranks: int) -> torch.Tensor:
+        """Blocks of a state-space layer."""
+        tensor = padded(torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8))
+        states = shown(spec, tensor)
+        if self.model.projections:
+            by_channels(states[0])[:] = self.convolution[:, channels_of(self.model, rank, ranks)]
+        if self.model.heads:
+            own = states[-1].shape[1]
+            states[-1][:] = self.state[:, rank * own:(rank + 1) * own]
+        return tensor
+
+    def kv_of_rank(self, rank: int, ranks: int) -> torch.Tensor:
+        own = max(1, KV_HEADS // ranks)
+        first = rank * KV_HEADS // ranks
+        return self.kv[:, first:first + own].contiguous()
+
+
+class Engine:
+    """With a state-space layer and one of attention, of fewer heads."""
+
+    def __init__(self, whole: Whole, ranks: int, is_empty: bool, groups: int | None = None, **fields: Any) -> None:
+        spec = replace(whole.model.spec(ranks), **fields)
+        kv = KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec), KVCacheGroupSpec(
+            [NAMES[1]], attention_spec(num_kv_heads=max(1, KV_HEADS // ranks)))], kv_cache_layout="LBHNC")
+        options = {"ranks": str(ranks), "block_tokens": "32", "policy": "fail"}
+        self.expected = [[whole.of_rank(spec, rank, ranks), whole.kv_of_rank(rank, ranks)] for rank in range(ranks)]
+        self.memory = [[one if not is_empty else torch.full_like(one, 5) for one in own] for own in self.expected]
+        self.memory = [[padded(states), kv] for states, kv in self.memory]
+        self.control = Node({**options, "listen": ""}, {"model": "toy"})
+        self.ranks = [Node({**options, "rank": str(rank)}, {"model": "toy"}) for rank in range(ranks)]
+        self.pools = [pool_of(dict(zip(NAMES, own)), kv, Split(rank, ranks, KV_HEADS, groups)) for rank, own in enumerate(self.memory)]
+        for node, pool in zip(self.ranks, self.pools):
+            node.register(*pool)
+        self.control.set_ranks([node.address() for node in self.ranks])
+
+    def close(self) -> None:
+        for node in (self.control, *self.ranks):
+            node.close()
+
+    def publish(self, prompt: bytes) -> str:
+        status, lease, _ = self.control.lease_reserve(2 * len(SOURCE), POOL_BLOCKS)
+        assert status == _kvferry.OK and lease is not None
+        for node in self.ranks:
+            assert node.lease_publish([Publication(lease, prompt, 0, pack(SOURCE, SOURCE))]) == [_kvferry.OK]
+        status, ticket = self.control.ticket_make(lease, prompt, pack(SOURCE, SOURCE))
+        assert status == _kvferry.OK and ticket is not None
+        return ticket
+
+    def load(self, ticket: str, prompt: bytes) -> int:
+        """The status of it."""
+        status, info = self.control.request_open(ticket, prompt, 0, {})
+        assert status == _kvferry.OK and info is not None and self.control.request_begin([info.id]) == [_kvferry.OK]
+        for node in self.ranks:
+            assert node.load_start([Load(info.id, ticket, prompt, 0, 0, pack(TARGET, TARGET))]) == [_kvferry.OK]
+
+        def verdict() -> Any:
+            for rank, node in enumerate(self.ranks):
+                for event in node.poll():
+                    if event.kind == _kvferry.EVENT_LOAD:
+                        self.control.request_report([event.report])
+                    elif event.kind == _kvferry.EVENT_RELEASED:
+                        self.control.request_released([event.id], rank)
+            return next((event.verdict for event in self.control.poll() if event.kind == _kvferry.EVENT_VERDICT), None)
+        return int(wait_for("a verdict", verdict).status)
+
+    def check(self, is_loaded: bool) -> None:
+        """Every byte of the pool."""
+        for own, expected in zip(self.memory, self.expected):
+            for found, right in zip(own, expected):
+                before = torch.full_like(right, 5)
+                if is_loaded:
+                    before[TARGET] = right[SOURCE]
+                assert torch.equal(found, before)
+            assert (behind(own[0]) == 77).all()
+
+
+def status_of_load(p: Engine, d: Engine) -> int:
+    """And everything is where it belongs."""
+    with closing(p), closing(d):
+        prompt = make_prompt(TOKENS)
+        status = d.load(p.publish(prompt), prompt)
+        d.check(status == _kvferry.OK)
+        return status
+
+
+ENGINES = [(1, 1), (2, 2), (4, 4), (1, 2), (2, 1), (2, 4), (4, 2), (1, 4), (4, 1)]
+
+
+@pytest.mark.parametrize("axes", ORDERS)
+@pytest.mark.parametrize("name, ranks_of_p, ranks_of_d", [
+    (name, p, d) for name in MODELS for p, d in ENGINES if {(name, p), (name, d)} <= set(SIZES)])
+def test_engines_of_other_sizes(order: Callable[[str], None], name: str, ranks_of_p: int, ranks_of_d: int, axes: str) -> None:
+    order(axes)
+    model = MODELS[name]
+    whole = Whole(model)
+    p, d = (Engine(whole, ranks, is_empty, model.groups) for ranks, is_empty in ((ranks_of_p, False), (ranks_of_d, True)))
+    assert status_of_load(p, d) == _kvferry.OK
+
+
+def status_between(model: Model, ranks_of_p: int, ranks_of_d: int, groups: int | None = None, **fields: Any) -> int:
+    whole = Whole(model)
+    return status_of_load(Engine(whole, ranks_of_p, False, groups, **fields), Engine(whole, ranks_of_d, True, groups, **fields))
+
+
+UNKNOWN = {
+    "another kind": replace(MODELS["gated delta"], kind=Kind.CUSTOM),
+    "other channels": replace(mamba2(4), kind=Kind.GDN_ATTN, shapes=lambda ranks: (
+        mamba_utils.MambaStateShapeCalculator._orient_conv_shape(132 // ranks, 3), (8 // ranks, 10, STATE_SIZE))),
+    "more than expected": replace(MODELS["linear"], shapes=lambda ranks: (*MODELS["linear"].shapes(ranks), (2, 3))),
+}
