@@ -3,8 +3,8 @@ vLLM's own calculators, layers and loaders share out a model's states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import prod
 from types import SimpleNamespace
@@ -160,8 +160,11 @@ NAMES = ["model.layers.0.mixer", "model.layers.1.attn"]
 
 def channels_of(model: Model, rank: int, ranks: int) -> torch.Tensor:
     """The rank's of the convolution, as vLLM's loader takes them from the model's weights."""
-    shards = [(channels * (ranks if model.is_one_for_all(i) else 1), channels * (ranks - 1) * model.is_one_for_all(i), model.is_one_for_all(i))
-              for i, (channels, _) in enumerate(model.projections)]
+    def shard(channels: int, is_one_for_all: bool) -> tuple[int, int, bool]:
+        copies = ranks if is_one_for_all else 1
+        return channels * copies, channels * (copies - 1), is_one_for_all
+
+    shards = [shard(channels, model.is_one_for_all(i)) for i, (channels, _) in enumerate(model.projections)]
     all_channels = torch.arange(sum(channels for channels, _ in model.projections)).unsqueeze(-1)
     own = torch.full((sum(channels for channels, *_ in shards) // ranks, 1), -1)
     mamba_v2_sharded_weight_loader(shards, ranks, rank)(own, all_channels)
@@ -193,6 +196,7 @@ class Whole:
 
     def of_rank(self, spec: MambaSpec, rank: int, ranks: int) -> torch.Tensor:
         """Blocks of a state-space layer."""
+        rank, ranks = (0, 1) if spec.tp_replicated else (rank, ranks)
         tensor = padded(torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8))
         states = shown(spec, tensor)
         if self.model.projections:
@@ -295,9 +299,104 @@ def status_between(model: Model, ranks_of_p: int, ranks_of_d: int, groups: int |
     return status_of_load(Engine(whole, ranks_of_p, False, groups, **fields), Engine(whole, ranks_of_d, True, groups, **fields))
 
 
-UNKNOWN = {
-    "another kind": replace(MODELS["gated delta"], kind=Kind.CUSTOM),
-    "other channels": replace(mamba2(4), kind=Kind.GDN_ATTN, shapes=lambda ranks: (
-        mamba_utils.MambaStateShapeCalculator._orient_conv_shape(132 // ranks, 3), (8 // ranks, 10, STATE_SIZE))),
-    "more than expected": replace(MODELS["linear"], shapes=lambda ranks: (*MODELS["linear"].shapes(ranks), (2, 3))),
-}
+@pytest.mark.parametrize("ranks_of_p, ranks_of_d", ENGINES)
+@pytest.mark.parametrize("name, changes", [
+    ("gated delta", {"kind": Kind.CUSTOM}), ("linear", {"kind": Kind.CUSTOM}), ("mamba 2, a group", {})], ids=str)
+def test_only_as_many_ranks_load_what_is_not_known(name: str, changes: dict[str, Any], ranks_of_p: int, ranks_of_d: int) -> None:
+    """How a state is split; or whether all ranks have the same group, which the model's configuration would say."""
+    status = status_between(replace(MODELS[name], **changes), ranks_of_p, ranks_of_d)
+    assert status == (_kvferry.OK if ranks_of_p == ranks_of_d else _kvferry.INCOMPATIBLE)
+
+
+@pytest.mark.parametrize("axes", ORDERS)
+@pytest.mark.parametrize("ranks_of_p, ranks_of_d", ENGINES)
+def test_states_that_all_ranks_have(order: Callable[[str], None], ranks_of_p: int, ranks_of_d: int, axes: str) -> None:
+    order(axes)
+    model = MODELS["short"]
+    assert status_between(model, ranks_of_p, ranks_of_d, tp_replicated=True, shapes=model.shapes(1)) == _kvferry.OK
+
+
+def test_orders_of_channels_that_differ(order: Callable[[str], None]) -> None:
+    whole = Whole(MODELS["short"])
+    order("DS")
+    p = Engine(whole, 1, False)
+    order("SD")
+    assert status_of_load(p, Engine(whole, 1, True)) == _kvferry.INCOMPATIBLE
+
+
+# ---- what is not known, or not carried ----
+
+ALONE = Split(0, 1, KV_HEADS)
+
+
+def pool_with(split: Split, kind: Any, *shapes: tuple[int, ...], **fields: Any) -> Pool:
+    """Of one state-space layer."""
+    spec = MambaSpec(block_size=32, shapes=shapes, dtypes=(torch.float32,) * len(shapes), mamba_type=kind, **fields)
+    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8)
+    return pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), split)
+
+
+@pytest.mark.parametrize("kind, shapes, whole", [
+    (Kind.GDN_ATTN, [(3, 128), (8, 10, 6)], []), (Kind.GDN_ATTN, [(3, 80), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(3, 131), (8, 10, 6)], [0]),
+    (Kind.GDN_ATTN, [(3, 130), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(384,), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(3, 128), (8, 60)], [0, 1]),
+    (Kind.GDN_ATTN, [(3, 128)], [0]), (Kind.GDN_ATTN, [(3, 128), (8, 10, 6), (8, 2, 10)], [4]), (Kind.MAMBA1, [(3, 66), (66, 6)], []),
+    (Kind.MAMBA1, [(3, 66), (11, 6, 6)], [1]), (Kind.LINEAR, [(8, 10, 10), (8, 10, 10)], [1]), (Kind.LINEAR, [(8, 100)], [0]),
+    (Kind.CUSTOM, [(3, 66), (8, 10, 6)], [0, 1])])
+def test_states_of_other_shapes_than_expected(order: Callable[[str], None], kind: Any, shapes: list[tuple[int, ...]], whole: list[int]) -> None:
+    """They are carried to as many ranks, as a part that pairs with its like only, and every byte is in one part."""
+    order("SD")
+    pool = pool_with(Split(1, 2, KV_HEADS), kind, *shapes)
+    assert [i for i, part in enumerate(pool.parts) if part.index >= APART] == whole
+    assert all(pool.parts[i][-3:] == (1, 1, 2) for i in whole)
+    assert sum(part.rows * part.heads * part.unit_bytes for part in pool.parts) == sum(map(prod, shapes)) * 4
+
+
+def test_channels_that_ranks_do_not_divide_evenly() -> None:
+    """They would have to be one part each."""
+    for ranks, index in ((2, 0), (11, APART)):
+        pool = pool_with(Split(1, ranks, KV_HEADS), Kind.SHORT_CONV, (3, 44 // ranks))
+        assert [(part.index, part.heads_total) for part in pool.parts] == [(index, ranks if index else 4)]
+
+
+def test_a_stage_without_a_layer_of_states_has_the_share_of_one_with() -> None:
+    spec = MODELS["gated delta"].spec(2)
+    groups = [KVCacheGroupSpec([NAMES[1]], attention_spec(num_kv_heads=1)), KVCacheGroupSpec([], spec)]
+    caches = {NAMES[1]: torch.zeros(POOL_BLOCKS, 1, 32, 32)}
+    assert pool_of(caches, KVCacheConfig(POOL_BLOCKS, [], groups, kv_cache_layout="LBHNC"), Split(1, 2, KV_HEADS)).share == (4, 4, 8)
+
+
+@pytest.mark.parametrize("change", [lambda blocks: blocks[..., ::2], lambda blocks: blocks[1:], lambda blocks: blocks.flatten(1),
+                                    lambda blocks: blocks.view(POOL_BLOCKS, 1, 2, -1)])
+def test_blocks_of_states_that_are_not_as_expected(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    spec = MODELS["linear"].spec(1)
+    tensor = change(torch.zeros(POOL_BLOCKS, 1, 1, 2 * spec.real_page_size_bytes, dtype=torch.int8))
+    with pytest.raises(LayoutError, match=rf"layer {NAMES[0]}: a state of shape .* with every block in one piece"):
+        pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), ALONE)
+
+
+def test_bytes_that_are_not_shown() -> None:
+    spec = MODELS["linear"].spec(1)
+    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes - 4, dtype=torch.int8)
+    with pytest.raises(LayoutError, match=r"its blocks are 3200 bytes, and the tensor that vLLM shows has 3196"):
+        pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), ALONE)
+
+
+def test_states_that_are_replayed() -> None:
+    """Where a sequence is in its rings vLLM keeps elsewhere."""
+    with pytest.raises(LayoutError, match=f"layer {NAMES[0]}: .* start the engine without --use-replayssm"):
+        pool_with(ALONE, Kind.MAMBA2, (3, 92), (8, 10, 6), (8, 4, 10), (8, 4), (1, 4, 6))
+
+
+def test_checksums_of_convolutions(order: Callable[[str], None]) -> None:
+    order("DS")
+    check_checksums(pool_with(ALONE, Kind.SHORT_CONV, (64, 3)), None)
+    order("SD")
+    with pytest.raises(LayoutError, match="set VLLM_SSM_CONV_STATE_LAYOUT=DS"):
+        check_checksums(pool_with(ALONE, Kind.SHORT_CONV, (3, 64)), None)
+
+
+@pytest.mark.parametrize("named, groups", [({"n_groups": 8}, 8), ({"mamba_n_groups": 1, "n_group": 4}, 1), ({"mamba_ngroups": 2, "n_groups": None}, 2),
+                                           ({"n_groups": 8, "mamba_n_groups": 1}, None), ({"n_groups": [8]}, None), ({}, None)])
+def test_groups_that_a_model_s_configuration_names(named: dict[str, Any], groups: int | None) -> None:
+    model: Any = SimpleNamespace(hf_text_config=SimpleNamespace(**named))
+    assert groups_of_all_layers(model) == groups

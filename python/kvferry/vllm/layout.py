@@ -50,7 +50,7 @@ class Split:
     rank: int
     ranks: int
     heads: int | None  # of each layer; None: they differ, or that is not known
-    groups: int | None = None  # of B and C, likewise
+    groups: int | None = None  # of B and C in each state-space layer, likewise
 
     def pieces(self, spec: AttentionSpec) -> int:
         """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
@@ -65,9 +65,11 @@ class Split:
         pieces, heads = self.pieces(spec), 1 if in_one_piece else spec.num_kv_heads
         return heads, self.rank * pieces // self.ranks * heads, pieces * heads
 
-    def explains(self, spec: AttentionSpec) -> bool:
+    def explains(self, spec: AttentionSpec | MambaSpec) -> bool:
         """Whether the rank has as many heads of the layer as it would."""
-        return isinstance(spec, (*LATENT, MambaSpec)) or self.heads is None or spec.num_kv_heads == max(1, self.heads // self.ranks)
+        if isinstance(spec, (*LATENT, MambaSpec)) or self.heads is None:
+            return True
+        return spec.num_kv_heads == max(1, self.heads // self.ranks)
 
 
 def heads_of_all_layers(model: ModelConfig) -> int | None:
@@ -148,7 +150,8 @@ def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: i
 def _bytes_of_states(name: str, spec: MambaSpec, tensor: torch.Tensor, blocks: int) -> int:
     """Of a block, in which vLLM shows all states of a layer as bytes, one after the other."""
     if keeps_more(spec):
-        raise LayoutError(f"layer {name}: kvferry does not carry states that are replayed: start the engine without --use-replayssm")
+        raise LayoutError(f"layer {name}: kvferry does not carry states that are replayed: start the engine without "
+                          "--use-replayssm")
     if tensor.dim() != 4 or tensor.shape[:3] != (blocks, 1, 1) or not tensor[:1].is_contiguous():
         raise LayoutError(f"layer {name}: a state of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not "
                           f"[{blocks} blocks, 1, 1, bytes] with every block in one piece")

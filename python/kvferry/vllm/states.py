@@ -35,9 +35,9 @@ NAMES_OF_GROUPS = ("n_groups", "mamba_n_groups", "mamba_ngroups")
 
 def groups_of_all_layers(model: ModelConfig) -> int | None:
     """Groups of B and C; None: the model's configuration does not say it, or names several numbers."""
-    named = {getattr(model.hf_text_config, name, None) for name in NAMES_OF_GROUPS}
-    numbers = [number for number in named if isinstance(number, int)]
-    return numbers[0] if len(numbers) == 1 else None
+    named = [getattr(model.hf_text_config, name, None) for name in NAMES_OF_GROUPS]
+    numbers = {number for number in named if isinstance(number, int)}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 class Run(NamedTuple):
