@@ -337,7 +337,7 @@ def pool_with(split: Split, kind: Any, *shapes: tuple[int, ...], **fields: Any) 
 
 
 @pytest.mark.parametrize("kind, shapes, whole", [
-    (Kind.GDN_ATTN, [(3, 128), (8, 10, 6)], []), (Kind.GDN_ATTN, [(3, 80), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(3, 131), (8, 10, 6)], [0]),
+    (Kind.GDN_ATTN, [(3, 128), (8, 10, 6)], []), (Kind.GDN_ATTN, [(3, 80), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(3, 129), (8, 10, 6)], [0]),
     (Kind.GDN_ATTN, [(3, 130), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(384,), (8, 10, 6)], [0]), (Kind.GDN_ATTN, [(3, 128), (8, 60)], [0, 1]),
     (Kind.GDN_ATTN, [(3, 128)], [0]), (Kind.GDN_ATTN, [(3, 128), (8, 10, 6), (8, 2, 10)], [4]), (Kind.MAMBA1, [(3, 66), (66, 6)], []),
     (Kind.MAMBA1, [(3, 66), (11, 6, 6)], [1]), (Kind.LINEAR, [(8, 10, 10), (8, 10, 10)], [1]), (Kind.LINEAR, [(8, 100)], [0]),
@@ -356,6 +356,13 @@ def test_channels_that_ranks_do_not_divide_evenly() -> None:
     for ranks, index in ((2, 0), (11, APART)):
         pool = pool_with(Split(1, ranks, KV_HEADS), Kind.SHORT_CONV, (3, 44 // ranks))
         assert [(part.index, part.heads_total) for part in pool.parts] == [(index, ranks if index else 4)]
+
+
+def test_ranks_with_several_groups_do_not_share_a_group() -> None:
+    """Whatever the model's configuration names so."""
+    model = mamba2(4)
+    pool = pool_with(Split(1, 2, KV_HEADS, 1), model.kind, *model.shapes(2))
+    assert [part[-3:] for part in pool.parts] == [(4, 4, 8), (2, 2, 4), (2, 2, 4), (4, 4, 8)]
 
 
 def test_a_stage_without_a_layer_of_states_has_the_share_of_one_with() -> None:
