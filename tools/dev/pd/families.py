@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .drafts import DRAFT, add_eagle, add_mtp
+from .drafts import DRAFT, first_layer_as_eagle, first_layer_as_mtp
 from .models import build_once, build_random
 from .paths import MODELS
 
@@ -59,7 +59,7 @@ class Family:
     replicated: bool = False
     """Two tensor-parallel ranks have the same KV."""
     draft: tuple[str, Callable[[Path], None]] | None = None
-    """How the model drafts, and what adds the layers that do to its folder."""
+    """How the model drafts, and what adds the layers that do to its folder, which is named for it: other ones are another model."""
     edges: tuple[int, ...] = (32, 64, 96)
     """Lengths in tokens at which a block, a window or a chunk ends."""
     identical: bool = True
@@ -68,7 +68,7 @@ class Family:
 
     def model(self) -> Path:
         """The folder; builders of other processes wait for each other."""
-        target = MODELS / f"family-{self.name}"
+        target = MODELS / "-".join(["family", self.name, *([self.draft[1].__name__] if self.draft else [])])
         MODELS.mkdir(parents=True, exist_ok=True)
         with (MODELS / ".families.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,7 +101,7 @@ class Family:
 BY_NAME = {family.name: family for family in (
     Family("llama", "Llama", LLAMA),
     Family("llama-1-head", "Llama", LLAMA | {"num_key_value_heads": 1}, replicated=True),
-    Family("llama-eagle", "Llama", LLAMA, draft=("eagle", add_eagle), identical=False),
+    Family("llama-eagle", "Llama", LLAMA, draft=("eagle", first_layer_as_eagle), identical=False),
     Family("llama4", "Llama4", {
         "num_hidden_layers": 4, "intermediate_size_mlp": 256, "num_local_experts": 4, "moe_layers": [],
         "interleave_moe_layer_step": 0, "attention_chunk_size": 64, "no_rope_layers": [1, 1, 0, 1], "use_qk_norm": False}),
@@ -117,7 +117,7 @@ BY_NAME = {family.name: family for family in (
         edges=MLA_EDGES, identical=False, replicated=True),
     Family("deepseek-mtp", "DeepseekV3", MLA | {
         "num_hidden_layers": 5, "first_k_dense_replace": 5, "num_mtp_layers": 0, "n_routed_experts": 4,
-        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", add_mtp), edges=MLA_EDGES, identical=False, replicated=True),
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", first_layer_as_mtp), edges=MLA_EDGES, identical=False, replicated=True),
     Family("qwen3-next", "Qwen3Next", {
         "num_hidden_layers": 6, "num_key_value_heads": 2, "head_dim": 128, "layer_types": [LINEAR, LINEAR, FULL] * 2,
         "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
