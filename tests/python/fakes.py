@@ -221,7 +221,7 @@ def request(name: str, tokens: int, **fields: Any) -> Any:
     return SimpleNamespace(**{
         "request_id": name, "prompt_token_ids": list(range(tokens)), "num_prompt_tokens": tokens,
         "num_computed_tokens": 0, "kv_transfer_params": params, "prompt_embeds": None, "resumable": False,
-        "lora_request": None, "mm_features": [], "cache_salt": None, "max_tokens": 1,
+        "lora_request": None, "mm_features": [], "cache_salt": None, "max_tokens": 1, "skip_reading_prefix_cache": False,
         "status": RequestStatus.WAITING, "abort_immediately": False, **fields})
 
 

@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
 from kvferry.engine.messages import pack_blocks
 
 from .layout import LayoutError, is_numbered_apart, layer_specs, one_spec
+from .states import keeps_more
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,7 +33,9 @@ ALL_OR_NONE = 0xffffffff
 
 
 def is_supported(spec: KVCacheSpec) -> bool:
-    return type(spec) in SUPPORTED and not getattr(spec, "bounded_replay", False)
+    """A window that is replayed, or a state, has more than its blocks."""
+    is_replayed = getattr(spec, "bounded_replay", False) or (isinstance(spec, MambaSpec) and keeps_more(spec))
+    return type(spec) in SUPPORTED and not is_replayed
 
 
 def is_state(group: KVCacheGroupSpec) -> bool:
