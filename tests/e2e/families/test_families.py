@@ -102,6 +102,8 @@ def test_a_zeroed_block_shows(rig: Rig, row: Row, known: list[tuple[Prompt, Loca
     """In each layer."""
     layers = layers_of(rig, row)
     assert layers
+    leads = [reply.leads[0] for reply in (known[-1][1].whole, known[-1][1].apart)]
+    assert min(leads) > doubt, f"{leads}: another first token would say nothing: the family needs another seed"
     unseen = {}
     for layer in layers:
         found = judge.distance(with_a_zeroed_block(rig, layer), known[-1][1], doubt)

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
+
+from kvferry._kvferry import BLOCK_NONE
 
 ARGS = ("--worker-extension-cls", "pd.zero.Zero")
 
@@ -15,24 +18,38 @@ class Zero:
     """Of a worker. What it answers is text or a list: vLLM makes text of all else."""
 
     vllm_config: Any
+    _handed_over: tuple[bytes, ...]
 
     def kv_layers(self) -> list[str]:
         return [name for name, _ in self._kv_caches()]
 
     def wipe_kv(self) -> None:
-        """So that what is not zero afterwards is of the next prompt. Nobody else may have blocks."""
+        """So that what a prompt's blocks hold is of the prompt that comes next. Nobody else may have blocks."""
         for _, tensors in self._kv_caches():
             for tensor in tensors:
                 tensor.zero_()
+        side = self._side()
+        side.publish = self._watch_published
 
     def zero_block(self, layer: str) -> list[int]:
-        """The first block of the layer that has anything in it; none if there is none, or no such layer here."""
+        """The first block of the layer that has been handed over since; none if there is no such layer here."""
         for tensors in (tensors for name, tensors in self._kv_caches() if name == layer):
-            used = sorted({block for tensor in tensors for block in tensor.flatten(1).any(1).nonzero().flatten().tolist()} - {0})
+            group = next(i for i, one in enumerate(self._side()._kv_cache_config.transfer_groups) if layer in one.layer_names)
+            first = next(block for block in array("I", self._handed_over[group]) if block != BLOCK_NONE)
             for tensor in tensors:
-                tensor[used[:1]] = 0
-            return used[:1]
+                tensor[first] = 0
+            return [first]
         return []
+
+    def _side(self) -> Any:
+        """The connector's."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+        return get_kv_transfer_group()._worker
+
+    def _watch_published(self, orders: Any) -> None:
+        for publication in orders.publish:
+            self._handed_over = publication.blocks
+        type(self._side()).publish(self._side(), orders)
 
     def _kv_caches(self) -> Iterator[tuple[str, list[Any]]]:
         """A layer's tensors: several of one that keeps a state."""
