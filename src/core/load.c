@@ -45,7 +45,7 @@ struct kvf_slice {
   kvf_peer *peer;        /* which it holds */
   kvf_fence_claim claim; /* what its fence must say */
   kvf_rank_share share;  /* the heads and layers that it reads, there and here */
-  /* By group: of one head of one block, of its layers, at most. */
+  /* By group: of one head of one block, of its layers, on average. */
   const uint64_t *head_bytes;
   kvf_slice_state state;
   uint32_t link_id;     /* that its next reads take */
@@ -95,6 +95,7 @@ struct kvf_open_load {
   kvf_lease lease;
   uint32_t blocks_each[KVF_GROUPS_MAX]; /* kvf_ticket_blocks_each() */
   uint32_t positions;                   /* of block_tokens each */
+  uint32_t deal_tokens;                 /* its ranks deal so many at a time; 0: they do not, or none is known yet */
   uint32_t items_count;
   kvf_transfer_item *items;
   uint32_t slices_count;
@@ -664,22 +665,31 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
   return slice->cause == KVF_OK || (slice->cause == KVF_TRANSFER_FAILED && peer_is_gone) ? status : slice->cause;
 }
 
+/* Or some tokens would come twice, and others not at all. */
+static bool deals_as_others(const kvf_slice *slice)
+{
+  const kvf_deal *deal = &slice->peer->holding.deal;
+  uint32_t *tokens = &slice->load->deal_tokens;
+  *tokens = *tokens == 0 && deal->ranks > 1 ? deal->tokens : *tokens;
+  return deal->ranks <= 1 || deal->tokens == *tokens;
+}
+
 /* What its ticket says of a rank may be older than its memory, and then blocks would be good of which a layer, head or
  * token never comes. */
 static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
 {
   const kvf_layers *layers = &slice->peer->holding.layers;
   char address[KVF_ADDRESS_TEXT_BYTES];
-  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->holding)) {
+  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->holding) && deals_as_others(slice)) {
     return true;
   }
   kvf_address_format(&slice->peer->key.address, address);
   kvf_context_log(loads->context, now_ns, KVF_INCOMPATIBLE, slice->peer->stat.id, KVF_LOG_WARN,
                   "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
-                  "%u: not what its engine's ticket says",
+                  "%u, %u at a time: not what its engine's ticket, or another of its ranks, says",
                   (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
                   slice->peer->holding.share.first_head, slice->peer->holding.deal.rank,
-                  slice->peer->holding.deal.ranks);
+                  slice->peer->holding.deal.ranks, slice->peer->holding.deal.tokens);
   return false;
 }
 
@@ -986,6 +996,7 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
     return status;
   }
   load->lease = ticket->lease;
+  load->deal_tokens = 0;
   for (uint32_t group = 0; group < ticket->groups; group++) {
     load->blocks_each[group] = kvf_ticket_blocks_each(ticket, group);
   }

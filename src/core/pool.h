@@ -12,7 +12,7 @@ typedef struct kvf_pool {
   kvf_pages pages; /* its regions and parts are the caller's */
   kvf_holding holding;
   uint32_t groups;                       /* up to the last that has memory here */
-  uint64_t head_bytes[KVF_GROUPS_MAX];   /* of one head of the share in one block, over all parts of the group */
+  uint64_t head_bytes[KVF_GROUPS_MAX];   /* of a head of the share in a block, on average over the group's parts */
   uint32_t group_blocks[KVF_GROUPS_MAX]; /* 0: the group has no memory here, as in a stage of a pipeline without it */
   uint64_t *named[KVF_GROUPS_MAX];       /* scratch: a bit per block of the group, all 0 between calls */
   bool is_device;                        /* some of it is not the host's */
@@ -24,8 +24,7 @@ KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uin
 /* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 
-/* Likewise head_bytes of what a share brings at most: these layers, of a rank of which the tokens are dealt to so many.
- */
+/* Likewise head_bytes of what a share brings: these layers, of a rank of which the tokens are dealt to so many. */
 void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX]);
 
 /* Whether these blocks can be published. KVF_INVALID: no memory, or a block that it does not have. Any id will do in a

@@ -347,7 +347,7 @@ RANKS_TEST(layers_that_no_rank_has_are_incompatible)
 /* P1: a ticket that says other things than the ranks' memory does not make good what never comes. */
 RANKS_TEST(ranks_must_have_what_their_ticket_says)
 {
-  for (uint32_t kind = 0; kind < 4; kind++) {
+  for (uint32_t kind = 0; kind < 5; kind++) {
     const engines pipeline = {2, HALVES, 1, {0}, 2};
     const engines dealt = {2, {.dealt = 2}, 1, {0}, 2};
     open_split(kind < 3 ? &pipeline : &dealt);
@@ -362,6 +362,9 @@ RANKS_TEST(ranks_must_have_what_their_ticket_says)
         break;
       case 2: /* of all layers, and the other rank's have half of the heads each */
         ticket.rank[0].layers = ticket.rank[1].layers = (kvf_layers){0, RANKS_LAYERS};
+        break;
+      case 3: /* one deals other tokens than the other */
+        world.producers[1].core.context.welcome.layout.deal.tokens = 4;
         break;
       default: /* tokens are not dealt */
         ticket.rank[0].dealt = ticket.rank[1].dealt = 1;
