@@ -43,6 +43,11 @@ SHAPES = (
     Shape("64x1MiB", 1, 64, MIB),
     Shape("SmolLM2:30x4x96KiB", 30, 4, 96 * KIB),
     Shape("Llama-3-70B:80x64x64KiB", 80, 64, 64 * KIB),
+    # MLA: latents of 576 values of two bytes, 64 tokens a block.
+    Shape("deepseek:61x32x72KiB", 61, 32, 72 * KIB),
+    # 12 layers with attention and 36 with a state, in pages of one size, which vLLM's groups share: of 2,048 tokens two blocks of
+    # attention and three states in each of 12 tensors.
+    Shape("qwen3-next:12x5x2112KiB", 12, 5, 2112 * KIB),
 )
 
 
