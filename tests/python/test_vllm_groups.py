@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,16 +15,20 @@ from fakes import FakeManager, FakeNode, prompts, request, spec, step, vllm_conf
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import NoIdentity, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
-from kvferry.vllm.groups import ALL_OR_NONE, Groups, first_needed_block  # noqa: E402
+from kvferry.vllm.groups import ALL_OR_NONE, SUPPORTED, Groups, first_needed_block  # noqa: E402
+from kvferry.vllm.layout import LayoutError  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from kvferry.vllm.requests import shorten  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
+    AttentionSpec,
     ChunkedLocalAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
 )
 from vllm.v1.request import Request  # noqa: E402
 
@@ -105,6 +110,20 @@ def test_of_a_state_it_names_the_last_block(mode: str, size: int, table: list[in
     assert named == [blocks[:count], [NONE] * first + blocks[first:count], [9]]
     missing = ids(groups.pack((blocks, blocks, table), 0, groups.missing(tokens, 96)))
     assert missing == [[NONE] * 6 + blocks[6:count]] * 2 + [[9]]
+
+
+def kinds(of: type = KVCacheSpec) -> Iterator[type]:
+    for kind in of.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+def test_all_other_kinds_of_vllm_are_refused_by_name() -> None:
+    others = {kind for kind in kinds() if kind.__module__ == KVCacheSpec.__module__} - {*SUPPORTED, AttentionSpec, UniformTypeKVCacheSpecs}
+    assert {kind.__name__ for kind in others} >= {"CrossAttentionSpec", "EncoderOnlyAttentionSpec", "RSWASpec", "SinkFullAttentionSpec"}
+    for kind in others:
+        with pytest.raises(LayoutError, match=rf"layer l.0 \({kind.__name__}\)"):
+            Groups(config(object.__new__(kind)))
 
 
 def test_nothing_is_written_to_a_block_in_part() -> None:
