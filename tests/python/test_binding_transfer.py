@@ -255,6 +255,19 @@ def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:
     assert verdict[:2] == (_kvferry.ACTION_RECOMPUTE, _kvferry.NO_MEMORY)
 
 
+@pytest.mark.parametrize(("keep_from", "kept"), [(0, 2), (2 * BLOCK_TOKENS, 2), (2 * BLOCK_TOKENS + 1, 0), (0xffffffff, 0)])
+def test_a_prefix_is_kept_from_some_length_on(engine: MakeEngine, keep_from: int, kept: int) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    _, _, ticket = p.publish(SOURCE, prompt)
+    _, info = d.control.request_open(ticket, prompt, 0, {}, keep_from)
+    assert info is not None
+    d.control.request_begin([info.id])
+    d.control.request_report([_kvferry.report(info.id, 0, 4, 2, _kvferry.DEADLINE)])
+    verdict = d.take(_kvferry.EVENT_VERDICT, info.id).verdict
+    assert verdict is not None and (verdict.keep_blocks, verdict.keep_tokens) == (kept, kept * BLOCK_TOKENS)
+
+
 def test_reservations_are_bounded(engine: MakeEngine) -> None:
     p = engine(1, lease_pool_share_percent=50)
     assert p.control.lease_reserve(16, 32)[0] == _kvferry.OK
