@@ -17,6 +17,7 @@ from pd.models import build_random
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
 from pd.trial import LOADED
+from pd.zero import ARGS as ZERO
 
 import expect
 from shapes import engine
@@ -31,6 +32,9 @@ UNCERTAIN = -1.0
 SOFT = 0.1
 """Scale of embeddings."""
 BLOCKS = 128
+BLOCK_TOKENS = 32
+WIDE = 256
+"""A window within which prompts of most lengths here are."""
 UNCACHED = ("--no-enable-prefix-caching",)
 CHUNKED = ("--max-num-batched-tokens", "64", "--max-num-seqs", "16")
 LIMIT_S = 30.0
@@ -97,6 +101,37 @@ def test_p_goes_on_decoding(hybrid: Rig) -> None:
         assert reply.ok and reply.ticket
         assert difference(answer(hybrid.decoder.url, prompt, reply.ticket), expected) <= DIFFERENCE_MAX
     hybrid.stack.wait_idle()
+
+
+@pytest.fixture(scope="module")
+def summed(start: Callable[..., Callable[[str, str], Rig]], tmp_path_factory: pytest.TempPathFactory) -> Rig:
+    """Two groups, and blocks with checksums: one that was altered fails its load, which has brought those before it."""
+    model: Path = tmp_path_factory.mktemp("models") / "summed"
+    build_random(model, 3, "Gemma3", SOFT, num_hidden_layers=6, sliding_window=WIDE, query_pre_attn_scalar=32,
+                 layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2)
+    made = [engine(name, model=model, blocks=BLOCKS, checksum="on") for name in ("P-sums", "D-sums")]
+    return start([replace(one, connector=one.connector.with_these_tools(), args=(*UNCACHED, *ZERO)) for one in made])(
+        "P-sums", "D-sums")
+
+
+def on_p(rig: Rig, method: str, **arguments: Any) -> Any:
+    return rig.producer.call("/collective_rpc", LIMIT_S, {"method": method, "kwargs": arguments}).body["results"]
+
+
+@pytest.mark.parametrize("tokens", [WIDE - 56, WIDE, WIDE + 31, WIDE + 32])
+@pytest.mark.parametrize("layer", ["model.layers.0.self_attn.attn", "model.layers.2.self_attn.attn"])
+def test_a_prefix_is_kept_that_is_good_in_all_groups(summed: Rig, layer: str, tokens: int) -> None:
+    """Whichever of them has lost the fourth of its blocks. Not one from which windows would look at what is not loaded."""
+    prompt = numbered_prompt(tokens, tokens)
+    expected = answer(summed.decoder.url, prompt)
+    on_p(summed, "wipe_kv")
+    ticket = summed.ticket(prompt)
+    assert any(on_p(summed, "zero_block", layer=layer, after=3))
+    before = summed.counters()
+    found = answer(summed.decoder.url, prompt, ticket)
+    assert difference(found, expected) <= DIFFERENCE_MAX
+    kept = 3 * BLOCK_TOKENS if tokens < WIDE + 32 else 0
+    assert trial.grown(before, summed.counters(), trial.RECOMPUTED) == tokens - kept
 
 
 @pytest.fixture(scope="module")

@@ -31,14 +31,14 @@ class Zero:
         side = self._side()
         side.publish = self._watch_published
 
-    def zero_block(self, layer: str) -> list[int]:
-        """The first block of the layer that has been handed over since; none if there is no such layer here."""
+    def zero_block(self, layer: str, after: int = 0) -> list[int]:
+        """The first block of the layer that has been handed over since, or one `after` it; none if there is no such layer here."""
         for tensors in (tensors for name, tensors in self._kv_caches() if name == layer):
             group = next(i for i, one in enumerate(self._side()._kv_cache_config.transfer_groups) if layer in one.layer_names)
-            first = next(block for block in array("I", self._handed_over[group]) if block != BLOCK_NONE)
+            block = [one for one in array("I", self._handed_over[group]) if one != BLOCK_NONE][after]
             for tensor in tensors:
-                tensor[first] = 0
-            return [first]
+                tensor[block] = 0
+            return [block]
         return []
 
     def _side(self) -> Any:
