@@ -272,7 +272,7 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer
     counts->foreign += result.status == KVF_OK && !own;
     /* Longer each time, or the owner gets no processor, and no device, to hand the blocks on. */
     counts->refused_in_a_row++;
-    sleep_us(OWNERS_PAUSE_US * counts->refused_in_a_row);
+    sleep_us((uint64_t)OWNERS_PAUSE_US * counts->refused_in_a_row);
   }
 }
 
