@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pd import carried
+from pd import carried, faults, trial
 from pd.carried import Row
 from pd.client import WITH_LOGPROBS
-from pd.engine import EngineError, EngineSpec
+from pd.engine import EngineSpec
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
 from pd.stack import Stack, log_folder
@@ -25,11 +25,10 @@ BLOCKS = 128
 QUESTION_TOKENS = 60
 """Within every window: each block of it is needed."""
 ANSWER_TOKENS = 12
-REFUSAL = re.compile(r"(?:ConfigError|LayoutError): (.*)")
 
 
 class Refused(Exception):
-    """By kvferry, in its words."""
+    """Each load."""
 
 
 def spec(name: str, row: Row, *args: str) -> EngineSpec:
@@ -37,16 +36,6 @@ def spec(name: str, row: Row, *args: str) -> EngineSpec:
     options = {"lease_ttl_ms": int(LEASE_S * 1000), "transports": ["tcp"], "stall_timeout_ms": STALL_MS}
     engine = shapes.engine(name, model=row.family.model(), blocks=BLOCKS, **options)
     return replace(engine, connector=engine.connector.with_these_tools(), args=(*args, *ZERO, *row.family.engine_args()))
-
-
-def start(stack: Stack) -> None:
-    try:
-        stack.__enter__()
-    except EngineError:
-        for engine in stack.engines:
-            if said := REFUSAL.search(engine.process.log.read_text()):
-                raise Refused(said[1]) from None
-        raise
 
 
 def params() -> list[object]:
@@ -63,9 +52,9 @@ def row(request: pytest.FixtureRequest) -> Row:
 def rig(row: Row) -> Iterator[Rig]:
     stack = Stack([spec("P", row, *row.topology.prefill), spec("D", row, *row.topology.decode)],
                   log_folder("families-" + re.sub(r"\W+", "-", str(row))), with_router=False)
-    start(stack)
-    try:
-        yield Rig(stack, "kvferry", [numbered_prompt(number, QUESTION_TOKENS) for number in range(2)], LEASE_S,
-                  max_tokens=ANSWER_TOKENS, fields=WITH_LOGPROBS)
-    finally:
-        stack.stop()
+    with stack:
+        made = Rig(stack, "kvferry", [numbered_prompt(number, QUESTION_TOKENS) for number in range(2)], LEASE_S,
+                   max_tokens=ANSWER_TOKENS, fields=WITH_LOGPROBS)
+        if not row.carried and "incompatible" in trial.run(made, faults.HEALTHY).reasons:
+            raise Refused
+        yield made

@@ -18,14 +18,15 @@ FAR = float("inf")
 @dataclass(frozen=True)
 class Local:
     """What D answers by itself: to a prompt that it computes in one piece, and to one whose last token it computes apart, as
-    after a load."""
+    after a load; and what P answers by itself, where it has other ranks: they round in another order what is loaded."""
 
     whole: Reply
     apart: Reply
+    of_p: Reply | None = None
 
     @property
     def noise(self) -> float:
-        return difference(self.apart, self.whole, NOISE_MAX)
+        return max(difference(other, self.whole, NOISE_MAX) for other in (self.apart, self.of_p) if other is not None)
 
 
 def difference(found: Reply, expected: Reply, doubt: float) -> float:

@@ -23,27 +23,29 @@ pytestmark = pytest.mark.deep
 RPC_LIMIT_S = 30.0
 
 
-def locally(rig: Rig, prompt: Prompt, tokens: int) -> client.Reply:
+def locally(rig: Rig, prompt: Prompt, tokens: int, url: str | None = None) -> client.Reply:
+    """On D, or there."""
     rig.settle()
-    reply = client.complete(rig.decoder.url, prompt, tokens, fields=rig.fields)
+    reply = client.complete(url or rig.decoder.url, prompt, tokens, fields=rig.fields)
     assert reply.ok, reply.in_short(200)
     return reply
 
 
-def answered(rig: Rig, beginning: Prompt) -> tuple[Prompt, Local]:
+def answered(rig: Rig, row: Row, beginning: Prompt) -> tuple[Prompt, Local]:
     """A prompt whose last token is what the model says of the others: so D by itself computes it apart, too."""
     apart = locally(rig, beginning, rig.max_tokens + 1)
     prompt = [*beginning, apart.tokens[0]]
     rest = replace(apart, tokens=apart.tokens[1:], logprobs=apart.logprobs[1:], leads=apart.leads[1:])
-    return prompt, Local(locally(rig, prompt, rig.max_tokens), rest)
+    of_p = None if row.topology.cut_alike else locally(rig, prompt, rig.max_tokens, rig.producer.url)
+    return prompt, Local(locally(rig, prompt, rig.max_tokens), rest, of_p)
 
 
 @pytest.fixture(scope="module")
 def known(rig: Rig, row: Row) -> list[tuple[Prompt, Local]]:
     """Prompts of every length that matters, and then the rig's question."""
     lengths = [edge + more for edge in row.family.edges for more in (-1, 0, 1)]
-    prompts = [answered(rig, numbered_prompt(length, length - 1)) for length in lengths]
-    question = answered(rig, rig.question[:-1])
+    prompts = [answered(rig, row, numbered_prompt(length, length - 1)) for length in lengths]
+    question = answered(rig, row, rig.question[:-1])
     rig.prompts[0] = question[0]
     return [*prompts, question]
 

@@ -51,14 +51,14 @@ CARRIED = {
     "gemma3n": Carried("layers that share KV (Gemma 3n)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
     "gpt-oss": Carried("windows and attention sinks (gpt-oss)", TOPOLOGIES),
     "gemma4": Carried("layers with other heads (Gemma 4)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "gemma4-blocks": Carried("the same with two block sizes"),
+    "gemma4-blocks": Carried("the same with two block sizes", (ONE,), not_in_vllm=(FROM_STAGES,)),
     "deepseek": Carried("MLA (DeepSeek, Kimi)", TOPOLOGIES),
     "deepseek-mtp": Carried("the same with an MTP draft", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)"),
-    "lfm2": Carried("short convolutions (LFM2)"),
-    "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)"),
-    "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)"),
-    "granite-hybrid": Carried("the same (Granite 4)"),
+    "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)", TOPOLOGIES),
+    "lfm2": Carried("short convolutions (LFM2)", TOPOLOGIES),
+    "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)", TOPOLOGIES),
+    "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)", TOPOLOGIES),
+    "granite-hybrid": Carried("the same (Granite 4)", TOPOLOGIES),
 }
 
 

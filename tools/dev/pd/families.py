@@ -109,7 +109,7 @@ BY_NAME = {family.name: family for family in (
     Family("gemma3n", "Gemma3n", WINDOWS | PER_LAYER | {
         "num_key_value_heads": 2, "num_kv_shared_layers": SHARED_LAYERS, "laurel_rank": 16}, embeddings=TIED),
     Family("gemma4", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 2}, embeddings=TIED, identical=False),
-    Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 1}, embeddings=TIED),
+    Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 1}, embeddings=TIED, identical=False),
     Family("gpt-oss", "GptOss", {
         "num_hidden_layers": 4, "sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("deepseek", "DeepseekV2", MLA | {
@@ -119,10 +119,11 @@ BY_NAME = {family.name: family for family in (
         "num_hidden_layers": 5, "first_k_dense_replace": 5, "num_mtp_layers": 0, "n_routed_experts": 4,
         "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", first_layer_as_mtp), edges=MLA_EDGES, identical=False, replicated=True),
     Family("qwen3-next", "Qwen3Next", {
-        "num_hidden_layers": 6, "num_key_value_heads": 2, "head_dim": 128, "layer_types": [LINEAR, LINEAR, FULL] * 2,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "layer_types": [LINEAR, FULL] * 2,
+        "intermediate_size": 64,
         "linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
-        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
-        "mlp_only_layers": [0, 1, 3, 4]}, dtype="bfloat16", embeddings=FAINT, edges=STATE_EDGES, identical=False),
+        "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
+        "mlp_only_layers": [0, 2]}, dtype="bfloat16", embeddings=FAINT, seed=33, edges=STATE_EDGES, identical=False),
     Family("lfm2", "Lfm2", {
         "num_hidden_layers": 6, "num_key_value_heads": 2, "layer_types": ["conv", "conv", FULL] * 2, "conv_dim": 128,
         "conv_dim_out": 128, "block_dim": 128, "block_ff_dim": 256, "conv_L_cache": 3}, identical=False),
