@@ -487,7 +487,9 @@ static void on_unreached(kvf_requests *requests, uint64_t now_ns, kvf_request_ra
     return; /* ours: it says nothing of the peer */
   }
   if (rank->unreached || status == KVF_PEER_RESTARTED) {
-    lose(requests, now_ns, rank, status);
+    /* Loads of this node may have seen that it stands still: what a request that waits has lost is the peer. */
+    const bool is_of_blocks = kvf_status_describe(status)->lost == KVF_LOST_BLOCK;
+    lose(requests, now_ns, rank, is_of_blocks ? KVF_PEER_DOWN : status);
   }
   rank->unreached = true;
 }
