@@ -329,11 +329,19 @@ def test_orders_of_channels_that_differ(order: Callable[[str], None]) -> None:
 ALONE = Split(0, 1, KV_HEADS)
 
 
-def pool_with(split: Split, kind: Any, *shapes: tuple[int, ...], **fields: Any) -> Pool:
+def pool_with(split: Split, kind: Any, *shapes: tuple[int, ...], name: str = NAMES[0], **fields: Any) -> Pool:
     """Of one state-space layer."""
     spec = MambaSpec(block_size=32, shapes=shapes, dtypes=(torch.float32,) * len(shapes), mamba_type=kind, **fields)
     tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8)
-    return pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), split)
+    return pool_of({name: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([name], spec)]), split)
+
+
+@pytest.mark.parametrize(("name", "layers", "number"), [
+    ("model.7.mixer", 4, 3), ("model.layers.3.mixer", 4, 3), ("model.7.mixer", 0, 7)])
+def test_states_that_are_numbered_after_all_attention(name: str, layers: int, number: int) -> None:
+    """As Falcon-H1's: a stage of its pipeline has neighbours."""
+    pool = pool_with(replace(ALONE, layers=layers), Kind.SHORT_CONV, (3, 44), name=name)
+    assert {part.layer for part in pool.parts} == {number}
 
 
 @pytest.mark.parametrize("kind, shapes, whole", [

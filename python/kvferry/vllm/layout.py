@@ -51,6 +51,7 @@ class Split:
     ranks: int
     heads: int | None  # of each layer; None: they differ, or that is not known
     groups: int | None = None  # of B and C in each state-space layer, likewise
+    layers: int = 0  # of the model, without those that draft; 0: not known
 
     def pieces(self, spec: AttentionSpec) -> int:
         """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
@@ -95,7 +96,7 @@ def ranks_of(vllm_config: VllmConfig) -> int:
 def split_of(vllm_config: VllmConfig, rank: int) -> Split:
     ranks = vllm_config.parallel_config.tensor_parallel_size
     model = vllm_config.model_config
-    return Split(rank % ranks, ranks, heads_of_all_layers(model), groups_of_all_layers(model))
+    return Split(rank % ranks, ranks, heads_of_all_layers(model), groups_of_all_layers(model), model.get_total_num_hidden_layers())
 
 
 class Pool(NamedTuple):
@@ -223,6 +224,8 @@ class _Pool:
     def _add_states(self, name: str, spec: MambaSpec, tensor: torch.Tensor, group: int) -> int:
         block_bytes = _bytes_of_states(name, spec, tensor, self._blocks)
         layer = layer_number(name)
+        if 0 < self._split.layers <= layer < FIRST_APART:
+            layer -= self._split.layers  # Falcon-H1 has them beside attention, and numbers them after all of that
         for state in states_of(spec, self._split):
             place = self._places[layer, state.kind] = self._places.get((layer, state.kind), -1) + 1
             place += APART if state.is_whole else 0
