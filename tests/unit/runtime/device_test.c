@@ -17,7 +17,8 @@
 #define BLOCKS 4
 #define FIRST 20
 #define PATIENCE_MS 20000
-#define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
+#define LATE_NS 50000  /* a real device's kernels are as late as this; the fake's by its seed */
+#define MOST_ROUNDS 10 /* times as many as usual */
 #define MEANWHILE_US (PAIR_BLOCK_BYTES > 4096 ? 8000 : 600) /* what most loads take */
 
 static const cuda_driver *driver;
@@ -170,6 +171,12 @@ static void run_round(uint64_t seed, round_counts *counts)
   }
 }
 
+/* Then they have tested nothing. */
+static bool are_alike(const round_counts *counts)
+{
+  return counts->loaded == 0 || counts->refused == 0;
+}
+
 /* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
 static unsigned seeds_count(void)
 {
@@ -203,11 +210,13 @@ static void run_seeds(const char *from, const char *to, const char *transport, c
   pair_open_node(&p.consumer, of_consumer);
   producer = engine_of(&p.producer, from);
   consumer = engine_of(&p.consumer, to);
-  for (unsigned seed = 1; seed <= seeds_count(); seed++) {
+  /* Which comes first, the load's end or the lease's, is the machine's to say: few rounds may all end in one way. */
+  const unsigned usual = seeds_count();
+  for (unsigned seed = 1; seed <= usual || (seed <= MOST_ROUNDS * usual && are_alike(&counts)); seed++) {
     run_round(seed, &counts);
   }
   print_message("%s to %s over %s: loaded %u, refused %u\n", from, to, transport, counts.loaded, counts.refused);
-  assert_true(counts.loaded > 0 && counts.refused > 0);
+  assert_false(are_alike(&counts));
   finish(&producer);
   pair_close(&p);
   assert_int_equal(fake_ucp_violations(), 0);
