@@ -130,12 +130,14 @@ RANKS_TEST(each_rank_gets_its_heads)
   }
 }
 
+#define FOUR 4
+
 /* How often each of four producer ranks is read from by so many loads of each of two consumer ranks. */
-static void count_reads(uint32_t heads_total, uint32_t loads, uint32_t reads[RANKS_PRODUCERS])
+static void count_reads(uint32_t heads_total, uint32_t loads, uint32_t reads[FOUR])
 {
   for (uint32_t rank = 0; rank < 2; rank++) {
     ranks_options options;
-    ranks_options_init(&options, RANKS_PRODUCERS, 2, heads_total);
+    ranks_options_init(&options, FOUR, 2, heads_total);
     options.consumer_rank = rank;
     open_world(&options);
     world.hold_reads = true;
@@ -157,10 +159,10 @@ RANKS_TEST(loads_spread_over_replicas)
 {
   static const uint32_t heads[] = {1, 2};
   for (int h = 0; h < 2; h++) {
-    uint32_t reads[RANKS_PRODUCERS] = {0};
+    uint32_t reads[FOUR] = {0};
     count_reads(heads[h], 1000, reads);
-    for (uint32_t i = 0; i < RANKS_PRODUCERS; i++) {
-      assert_int_equal(reads[i], 2 * 1000 / RANKS_PRODUCERS * POSITIONS);
+    for (uint32_t i = 0; i < FOUR; i++) {
+      assert_int_equal(reads[i], 2 * 1000 / FOUR * POSITIONS);
     }
   }
 }
