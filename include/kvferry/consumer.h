@@ -10,9 +10,9 @@
  * alive, and their producers are told the end. A load that fails at one source (whose reason says retry_elsewhere) goes
  * on from the next, under the same deadline, with the blocks from the first that is missing on, and not before the last
  * read of the old one has ended (which is waited for as long as the node is healthy). A source that is only slow is
- * waited for. Each ticket must be genuine: one that is altered or forged spoils
- * the text. A genuine one that does not fit (another model or prompt, or a position that the first one has and it has
- * not) is left out, as a stale replica's may be; where none fits the text is refused as its first ticket would be.
+ * waited for. Each ticket must be genuine: one that is altered or forged spoils the text. A genuine one that does not
+ * fit (another model or prompt, or a position that the first one has and it has not) is left out, as a stale replica's
+ * may be; where none fits the text is refused as its first ticket would be.
  *
  * Replicas: where several ranks of a source have the same layers and heads (MLA; fewer KV heads than ranks), loads
  * take turns at them. When all sources have failed, each such source is tried once more, at other ranks of it.

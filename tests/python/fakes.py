@@ -203,7 +203,7 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
                                         data_parallel_rank_local=None),
         model_config=SimpleNamespace(get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
                                      hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
-                                     multimodal_config=None, use_mla=False, is_hybrid=False, is_attention_free=False),
+                                     multimodal_config=None, use_mla=False),
         speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
         lora_config=None)

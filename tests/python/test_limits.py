@@ -44,12 +44,6 @@ def message(provoke: Callable[[], Any], kind: type[Exception]) -> str:
     return str(raised.value)
 
 
-def with_model(**fields: Any) -> Any:
-    engine = vllm_config()
-    vars(engine.model_config).update(fields)
-    return engine
-
-
 def with_parallel(**fields: Any) -> Any:
     engine = vllm_config()
     vars(engine.parallel_config).update(fields)

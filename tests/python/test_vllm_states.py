@@ -19,7 +19,7 @@ from engines import make_prompt, pack, wait_for  # noqa: E402
 from fakes import spec as attention_spec  # noqa: E402
 from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
 from kvferry.vllm.layout import APART, LayoutError, Pool, Split, check_checksums, pool_of  # noqa: E402
-from kvferry.vllm.states import CONVOLUTION, STATE, groups_of_all_layers  # noqa: E402
+from kvferry.vllm.states import groups_of_all_layers  # noqa: E402
 from test_vllm_layouts import BLOCKS, LAYERS, backend_of, lay_out, named_by, spec_of  # noqa: E402
 from vllm.model_executor.layers.mamba import mamba_utils  # noqa: E402
 from vllm.model_executor.layers.mamba.abstract import MambaBase  # noqa: E402
@@ -108,10 +108,10 @@ def heads_shown(model: Model, spec: MambaSpec, tensor: torch.Tensor, ranks: int)
         own_heads = heads if model.is_one_for_all(index) else heads // ranks
         width = channels // heads
         of_channels = by_channels(states[0])
-        found.append((CONVOLUTION, index, heads, [of_channels[:, at + i * width:at + (i + 1) * width] for i in range(own_heads)]))
+        found.append((_kvferry.PART_CONVOLUTION, index, heads, [of_channels[:, at + i * width:at + (i + 1) * width] for i in range(own_heads)]))
         at += own_heads * width
     if model.heads:
-        found.append((STATE, 0, model.heads, list(states[-1].chunk(model.heads // ranks, 1))))
+        found.append((_kvferry.PART_STATE, 0, model.heads, list(states[-1].chunk(model.heads // ranks, 1))))
     return found
 
 

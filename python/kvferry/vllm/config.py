@@ -13,8 +13,8 @@ from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
-from .identity import identity_fields
 from .groups import Groups
+from .identity import identity_fields
 from .layout import SCATTERED, ranks_of
 from .weights import WEIGHTS_ID, Weights, weights_of
 

@@ -135,9 +135,7 @@ class Groups:
 
     def handed_over(self, tokens: int) -> list[range]:
         """The positions in each group's table of what a ticket of so many tokens names: what D's last token looks at."""
-        firsts = self._firsts(tokens + self.not_handed_over - 1)
-        return [range(end - 1 if is_state(group) else first, end)
-                for group, first, end in zip(self._groups, firsts, self._ends(tokens))]
+        return list(map(range, self._firsts(tokens + self.not_handed_over - 1), self._ends(tokens)))
 
     def missing(self, tokens: int, computed: int) -> list[range]:
         """The positions of what a ticket of so many tokens names and a request lacks that has computed some itself."""

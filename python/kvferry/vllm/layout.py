@@ -19,7 +19,7 @@ from vllm.v1.kv_cache_interface import (
 from kvferry import Part, Region, _kvferry
 from kvferry.engine.memory import DTYPES, MEMORY
 
-from .states import CONVOLUTION, groups_of_all_layers, keeps_more, states_of
+from .states import groups_of_all_layers, keeps_more, states_of
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -267,7 +267,7 @@ def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Ten
 
 def check_checksums(pool: Pool, layout: str | None) -> None:
     """They are of a head's bytes in one piece."""
-    if any(part.rows > 1 and part.kind == CONVOLUTION for part in pool.parts):
+    if any(part.rows > 1 and part.kind == _kvferry.PART_CONVOLUTION for part in pool.parts):
         raise LayoutError("checksum = on needs each head of a convolution's state in one piece: set "
                           "VLLM_SSM_CONV_STATE_LAYOUT=DS, or leave checksum out")
     if any(part.rows > 1 for part in pool.parts):

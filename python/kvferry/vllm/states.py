@@ -10,14 +10,14 @@ from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.utils.torch_utils import get_dtype_size
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 
+from kvferry import _kvferry
+
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
     from vllm.v1.kv_cache_interface import MambaSpec
 
     from .layout import Split
 
-STATE, CONVOLUTION = 6, 7
-"""kvf_part_kind."""
 MAMBA1, MAMBA2 = MambaAttentionBackendEnum.MAMBA1, MambaAttentionBackendEnum.MAMBA2
 SHORT_CONV, LINEAR = MambaAttentionBackendEnum.SHORT_CONV, MambaAttentionBackendEnum.LINEAR
 GATED_DELTA = MambaAttentionBackendEnum.GDN_ATTN
@@ -91,7 +91,7 @@ def _is_convolution(spec: MambaSpec, index: int) -> bool:
 
 def _whole(spec: MambaSpec, split: Split, index: int, offset: int) -> State:
     size = _bytes(spec, index)
-    kind = CONVOLUTION if _is_convolution(spec, index) else STATE
+    kind = _kvferry.PART_CONVOLUTION if _is_convolution(spec, index) else _kvferry.PART_STATE
     heads = (1, 0, 1) if spec.tp_replicated else (1, split.rank, split.ranks)
     return State(kind, spec.dtypes[index], not spec.tp_replicated, offset, size, size, size, 1, *heads)
 
@@ -127,7 +127,7 @@ def _outermost(spec: MambaSpec, split: Split, index: int) -> list[Run]:
 
 def _recurrence(spec: MambaSpec, run: Run, index: int, offset: int) -> State:
     unit = _bytes(spec, index) // run.heads
-    return State(STATE, spec.dtypes[index], False, offset, unit, unit * run.heads, unit, 1, *run[1:])
+    return State(_kvferry.PART_STATE, spec.dtypes[index], False, offset, unit, unit * run.heads, unit, 1, *run[1:])
 
 
 def _channels_and_width(spec: MambaSpec) -> tuple[int, int]:
@@ -165,7 +165,7 @@ def _convolutions(spec: MambaSpec, projections: list[Run], offset: int) -> list[
         rows = 1 if is_conv_state_dim_first() else width
         channel = width // rows * get_dtype_size(spec.dtypes[0])
         unit = run.length // run.heads * channel
-        found.append(State(CONVOLUTION, spec.dtypes[0], False, offset, unit, channels * channel, unit, rows,
+        found.append(State(_kvferry.PART_CONVOLUTION, spec.dtypes[0], False, offset, unit, channels * channel, unit, rows,
                            *run[1:]))
         offset += run.length * channel
     return found

@@ -148,7 +148,7 @@ def test_a_sliding_model_in_pieces(sliding: Rig) -> None:
     compare(sliding, edges(96, 64))
 
 
-def test_of_a_window_no_prefix_is_kept(sliding: Rig) -> None:
+def test_a_lease_that_ran_out(sliding: Rig) -> None:
     outcome = trial.run(sliding, faults.STALE)
     expect.recomputed(outcome, "lease_expired", "lease_unknown")
     assert outcome.recomputed == len(sliding.question)
