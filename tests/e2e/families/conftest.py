@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pd import carried, faults, trial
+from pd import carried
 from pd.carried import Row
 from pd.client import WITH_LOGPROBS
 from pd.engine import EngineSpec
@@ -27,10 +27,6 @@ QUESTION_TOKENS = 60
 ANSWER_TOKENS = 12
 
 
-class Refused(Exception):
-    """Each load."""
-
-
 def spec(name: str, row: Row, *args: str) -> EngineSpec:
     """Over tcp, as `local` would read a process that stands still."""
     options = {"lease_ttl_ms": int(LEASE_S * 1000), "transports": ["tcp"], "stall_timeout_ms": STALL_MS}
@@ -38,12 +34,7 @@ def spec(name: str, row: Row, *args: str) -> EngineSpec:
     return replace(engine, connector=engine.connector.with_these_tools(), args=(*args, *ZERO, *row.family.engine_args()))
 
 
-def params() -> list[object]:
-    refused = pytest.mark.xfail(strict=True, raises=Refused, reason="kvferry refuses it: see pd.carried")
-    return [pytest.param(row, id=str(row), marks=() if row.carried else refused) for row in carried.ROWS]
-
-
-@pytest.fixture(scope="module", params=params())
+@pytest.fixture(scope="module", params=carried.ROWS, ids=str)
 def row(request: pytest.FixtureRequest) -> Row:
     return request.param
 
@@ -53,8 +44,5 @@ def rig(row: Row) -> Iterator[Rig]:
     stack = Stack([spec("P", row, *row.topology.prefill), spec("D", row, *row.topology.decode)],
                   log_folder("families-" + re.sub(r"\W+", "-", str(row))), with_router=False)
     with stack:
-        made = Rig(stack, "kvferry", [numbered_prompt(number, QUESTION_TOKENS) for number in range(2)], LEASE_S,
-                   max_tokens=ANSWER_TOKENS, fields=WITH_LOGPROBS)
-        if not row.carried and "incompatible" in trial.run(made, faults.HEALTHY).reasons:
-            raise Refused
-        yield made
+        yield Rig(stack, "kvferry", [numbered_prompt(number, QUESTION_TOKENS) for number in range(2)], LEASE_S,
+                  max_tokens=ANSWER_TOKENS, fields=WITH_LOGPROBS)

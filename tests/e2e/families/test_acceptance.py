@@ -99,7 +99,7 @@ def share_of_loads(rig: Rig, what: str, prompts: list[Prompt]) -> Share:
     return found
 
 
-ROWS = [row for row in carried.ROWS if row.carried and row.family.draft and (row.topology == ONE or not row.family.replicated)]
+ROWS = [row for row in carried.ROWS if row.family.draft and (row.topology == ONE or not row.family.replicated)]
 """Where ranks have the same KV there is nothing more to tell, and vLLM takes minutes for it: on a CPU its MLA computes the prompt's
 keys anew for each step that has drafts."""
 

@@ -1,5 +1,5 @@
-"""Which families of models the connector carries, and between which engines. tests/e2e/families tries each: what is carried
-must be right, and what is not must be refused. `./dev tables` writes it into README.md."""
+"""Which families of models the connector carries, and between which engines. tests/e2e/families tries each. `./dev tables`
+writes it into README.md."""
 
 from __future__ import annotations
 
@@ -36,29 +36,28 @@ TOPOLOGIES = (ONE, FROM_RANKS, TO_RANKS, FROM_STAGES)
 @dataclass(frozen=True)
 class Carried:
     what: str
-    between: tuple[Topology, ...] = ()
     not_in_vllm: tuple[Topology, ...] = ()
     """It has no pipeline for the model, or on a CPU none that drafts, or one that by itself answers other tokens than one stage
     does."""
 
 
 CARRIED = {
-    "llama": Carried("attention, two KV heads (Llama, Qwen3)", TOPOLOGIES),
-    "llama-1-head": Carried("the same with one KV head, which ranks replicate", TOPOLOGIES),
-    "llama-eagle": Carried("the same with an EAGLE draft", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "llama4": Carried("chunked local attention (Llama 4)", TOPOLOGIES),
-    "gemma3": Carried("sliding windows (Gemma 3)", TOPOLOGIES),
-    "gemma3n": Carried("layers that share KV (Gemma 3n)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "gpt-oss": Carried("windows and attention sinks (gpt-oss)", TOPOLOGIES),
-    "gemma4": Carried("layers with other heads (Gemma 4)", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "gemma4-blocks": Carried("the same with two block sizes", (ONE,), not_in_vllm=(FROM_STAGES,)),
-    "deepseek": Carried("MLA (DeepSeek, Kimi)", TOPOLOGIES),
-    "deepseek-mtp": Carried("the same with an MTP draft", (ONE, FROM_RANKS, TO_RANKS), not_in_vllm=(FROM_STAGES,)),
-    "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)", TOPOLOGIES),
-    "lfm2": Carried("short convolutions (LFM2)", TOPOLOGIES),
-    "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)", TOPOLOGIES),
-    "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)", TOPOLOGIES),
-    "granite-hybrid": Carried("the same (Granite 4)", TOPOLOGIES),
+    "llama": Carried("attention, two KV heads (Llama, Qwen3)"),
+    "llama-1-head": Carried("the same with one KV head, which ranks replicate"),
+    "llama-eagle": Carried("the same with an EAGLE draft", not_in_vllm=(FROM_STAGES,)),
+    "llama4": Carried("chunked local attention (Llama 4)"),
+    "gemma3": Carried("sliding windows (Gemma 3)"),
+    "gemma3n": Carried("layers that share KV (Gemma 3n)", not_in_vllm=(FROM_STAGES,)),
+    "gpt-oss": Carried("windows and attention sinks (gpt-oss)"),
+    "gemma4": Carried("layers with other heads (Gemma 4)", not_in_vllm=(FROM_STAGES,)),
+    "gemma4-blocks": Carried("the same with two block sizes", not_in_vllm=(FROM_STAGES,)),
+    "deepseek": Carried("MLA (DeepSeek, Kimi)"),
+    "deepseek-mtp": Carried("the same with an MTP draft", not_in_vllm=(FROM_STAGES,)),
+    "qwen3-next": Carried("gated delta nets (Qwen3-Next, Qwen3.5)"),
+    "lfm2": Carried("short convolutions (LFM2)"),
+    "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)"),
+    "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)"),
+    "granite-hybrid": Carried("the same (Granite 4)"),
 }
 
 
@@ -66,7 +65,6 @@ CARRIED = {
 class Row:
     family: Family
     topology: Topology
-    carried: bool
 
     @property
     def identical(self) -> bool:
@@ -77,5 +75,5 @@ class Row:
         return f"{self.family.name}:{self.topology.name}"
 
 
-ROWS = [Row(BY_NAME[name], topology, topology in carried.between)
+ROWS = [Row(BY_NAME[name], topology)
         for name, carried in CARRIED.items() for topology in TOPOLOGIES if topology not in carried.not_in_vllm]

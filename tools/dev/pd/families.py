@@ -35,8 +35,9 @@ SHARED_LAYERS = 3
 for all of the prompt, in this order."""
 PER_LAYER = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 49152}
 GLOBAL = {"global_head_dim": 64, "attention_k_eq_v": True}
-"""Layers without a window have other heads. With one of them a block has half as many bytes as others, and vLLM puts twice as
-many tokens into it."""
+"""Layers without a window have other heads."""
+TWICE = {"num_attention_heads": 8, "num_key_value_heads": 8, "num_global_key_value_heads": 2}
+"""Then their blocks would have half as many bytes as others, and vLLM puts twice as many tokens into them; on two ranks as well."""
 MLA_EDGES = (16, 32, 64)
 """vLLM's kernel for MLA on a CPU has blocks of 16."""
 STATE_EDGES = (64, 128)
@@ -109,7 +110,7 @@ BY_NAME = {family.name: family for family in (
     Family("gemma3n", "Gemma3n", WINDOWS | PER_LAYER | {
         "num_key_value_heads": 2, "num_kv_shared_layers": SHARED_LAYERS, "laurel_rank": 16}, embeddings=TIED),
     Family("gemma4", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 2}, embeddings=TIED, identical=False),
-    Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | {"num_global_key_value_heads": 1}, embeddings=TIED, identical=False),
+    Family("gemma4-blocks", "Gemma4", WINDOWS | PER_LAYER | GLOBAL | TWICE, embeddings=TIED, identical=False),
     Family("gpt-oss", "GptOss", {
         "num_hidden_layers": 4, "sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("deepseek", "DeepseekV2", MLA | {
