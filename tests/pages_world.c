@@ -355,7 +355,9 @@ static const char *check_sender(world *w, const kvf_chunk *chunk, rank *p, uint6
     items[i].local_block = items[i].remote_block;
   }
   transfer.items = items;
-  const kvf_chunk own = {.transfer = &transfer, .plan = &plan, .want = chunk->want};
+  transfer.layers = (kvf_layers){0, 0};
+  const kvf_want want = kvf_chunk_want(chunk);
+  const kvf_chunk own = {.transfer = &transfer, .plan = &plan, .want = &want};
   if (kvf_chunk_check(&own, &own_bytes) != KVF_OK || own_bytes != bytes) {
     return "the sender has another size";
   }
@@ -383,6 +385,7 @@ static const char *load_from(world *w, rank *p, const kvf_rank_share *share, ran
   const kvf_transfer transfer = {.remote_head = share->remote_head,
                                  .local_head = share->local_head,
                                  .heads = share->heads,
+                                 .layers = share->layers,
                                  .items = items,
                                  .items_count = count};
   const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .want = &plan.want};
@@ -394,6 +397,20 @@ static const char *load_from(world *w, rank *p, const kvf_rank_share *share, ran
     wrong = "another size than was said";
   }
   return wrong == NULL ? check_sender(w, &chunk, p, bytes, &wanted) : wrong;
+}
+
+/* At once, or some layers at a time. */
+static const char *load_share(world *w, rank *p, const kvf_rank_share *share, rank *d, const kvf_transfer_item *items,
+                              uint32_t count)
+{
+  const char *wrong = NULL;
+  kvf_rank_share some = *share;
+  for (uint32_t left = share->layers.count; wrong == NULL && left > 0; left -= some.layers.count) {
+    some.layers.count = w->layers_each > 0 && w->layers_each < left ? w->layers_each : left;
+    wrong = load_from(w, p, &some, d, items, count);
+    some.layers.first += some.layers.count;
+  }
+  return wrong;
 }
 
 static const char *compare(const world *w, const rank *d, const kvf_transfer_item *items, uint32_t count)
@@ -471,7 +488,7 @@ static const char *load_rank(world *w, uint32_t number)
     open_nth(w, &w->producer, shares[i].rank, &p);
     fill(w, &p);
     const kvf_holding theirs = holding_of(&p);
-    wrong = kvf_rank_share_is_held(&shares[i], &own, &theirs) ? load_from(w, &p, &shares[i], &d, items, count)
+    wrong = kvf_rank_share_is_held(&shares[i], &own, &theirs) ? load_share(w, &p, &shares[i], &d, items, count)
                                                               : "a rank that does not have what it is read for";
     rank_close(&p);
   }
@@ -583,6 +600,7 @@ void world_random(world *w, world_choose choose, void *context)
   w->rounds = 1 + choose(context, 2);
   w->skipped = choose(context, 2) == 0 ? 0 : choose(context, 256) * 0x01010101u;
   w->bytes_max = choose(context, 3) == 2 ? 1 + choose(context, 64) : 0;
+  w->layers_each = choose(context, 3);
 }
 
 /* ---- malformed ---- */

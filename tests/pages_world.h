@@ -51,10 +51,11 @@ typedef struct world {
   uint32_t layers;
   world_side producer;
   world_side consumer;
-  uint32_t rounds;    /* the request is as long as so many of the larger blocks */
-  uint32_t skipped;   /* bit i % 32: item i is not wanted */
-  uint32_t bytes_max; /* of a call; 0: no limit */
-  uint64_t segments;  /* of all loads */
+  uint32_t rounds;      /* the request is as long as so many of the larger blocks */
+  uint32_t skipped;     /* bit i % 32: item i is not wanted */
+  uint32_t bytes_max;   /* of a call; 0: no limit */
+  uint32_t layers_each; /* of a read; 0: all */
+  uint64_t segments;    /* of all loads */
 } world;
 
 /* A world of one attention layer, one rank on each side, blocks of 4 tokens in order. */

@@ -4,6 +4,12 @@
 
 #include "base/fence.h"
 
+/* Layers of a model, of which some may be missing. */
+typedef struct kvf_layers {
+  uint32_t first;
+  uint32_t count; /* from that one on; 0: there are none, or nobody knows */
+} kvf_layers;
+
 /* One block. `position` is its index in the lease's list of its group. */
 typedef struct kvf_transfer_item {
   uint32_t group;
@@ -12,7 +18,7 @@ typedef struct kvf_transfer_item {
   uint32_t local_block;
 } kvf_transfer_item;
 
-/* For each item in order, for each region of the item's group in order: `heads` heads from head `remote_head` of the
+/* For each item, in each part of its group that is of one of `layers`: `heads` heads from head `remote_head` of the
  * remote block to head `local_head` of the local block. */
 typedef struct kvf_transfer {
   uint64_t id; /* unique in the node's life, never 0 */
@@ -20,6 +26,7 @@ typedef struct kvf_transfer {
   uint32_t remote_head;
   uint32_t local_head;
   uint32_t heads;
+  kvf_layers layers; /* count 0: all that the link is for */
   uint32_t items_count;
   const kvf_transfer_item *items; /* whoever makes the transfer owns them, unchanged until it is done */
   bool small;                     /* its caller may help, and waits for it */

@@ -7,8 +7,8 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "core/hash.h"
+#include "core/load_plan.h"
 #include "core/load_sources.h"
-#include "wire/rank_shares.h"
 
 #define KVF_NO_LINK 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
@@ -100,7 +100,8 @@ struct kvf_open_load {
   kvf_transfer_item *items;
   uint32_t slices_count;
   uint32_t slices_open;
-  kvf_slice *slices; /* and behind them their chunks, bitmaps, sizes and the items */
+  uint32_t cuts;     /* slices of one rank, at most: they follow each other */
+  kvf_slice *slices; /* and behind them their chunks, bitmaps and sizes */
   uint64_t *sizes;   /* room for each slice's head_bytes */
   kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
   kvf_list ready_slices;
@@ -137,25 +138,20 @@ static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
   return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
-/* As few chunks as there can be, but as many for one reader as for another. */
+/* Readers that are left for one of several slices of a rank. */
 static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 {
   const kvf_config *config = &loads->context->config;
   const uint64_t chunk_bytes = loads->pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
+  const kvf_load_readers readers = {loads->readers.count / slice->load->cuts, loads->readers.spread_bytes};
   uint64_t bytes = 0;
-  uint64_t largest = 1;
+  uint64_t largest_bytes = 1;
   for (uint32_t i = 0; i < slice->load->items_count; i++) {
     uint64_t each = item_bytes(slice, i);
     bytes += each;
-    largest = each > largest ? each : largest;
+    largest_bytes = each > largest_bytes ? each : largest_bytes;
   }
-  uint64_t readers = loads->readers < bytes / loads->spread_bytes ? loads->readers : bytes / loads->spread_bytes;
-  slice->chunk_bytes = chunk_bytes;
-  if (readers > 1) {
-    uint64_t rounds = kvf_bytes_divided(bytes, chunk_bytes * readers);
-    uint64_t even = kvf_bytes_divided(bytes, rounds * readers) + largest - 1; /* chunks are of whole items */
-    slice->chunk_bytes = even < chunk_bytes ? even : chunk_bytes;
-  }
+  slice->chunk_bytes = kvf_load_chunk_bytes(bytes, largest_bytes, chunk_bytes, &readers);
 }
 
 /* Takes the first run of missing items, as long as the limits allow. */
@@ -214,24 +210,37 @@ static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
   chunk->slice->peer->stat.reads_in_flight--;
 }
 
+/* Whether the other slices of its rank, if that has several, have the item as well. */
+static bool is_whole(const kvf_slice *slice, uint32_t item)
+{
+  const kvf_open_load *load = slice->load;
+  bool whole = true;
+  for (uint32_t i = 0; load->cuts > 1 && whole && i < load->slices_count; i++) {
+    whole = load->slices[i].peer != slice->peer || kvf_bitmap_get(load->slices[i].good, item);
+  }
+  return whole;
+}
+
 /* The trouble before it is over. */
 static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t count)
 {
   kvf_slice *slice = chunk->slice;
+  uint32_t whole = 0;
   assert(count <= chunk->count);
   slice->cause = KVF_OK;
   slice->backoff_ns = kvf_ms_to_ns(loads->context->config.backoff_min_ms);
   for (uint32_t i = 0; i < count; i++) {
     assert(kvf_bitmap_get(slice->taken, chunk->first + i) && !kvf_bitmap_get(slice->good, chunk->first + i));
     kvf_bitmap_set(slice->good, chunk->first + i);
+    whole += is_whole(slice, chunk->first + i);
   }
   slice->good_count += count;
-  slice->peer->stat.blocks += count;
-  loads->stats.blocks += count;
+  slice->peer->stat.blocks += whole;
+  loads->stats.blocks += whole;
   if (chunk->verified > 0) {
-    loads->stats.verified += count;
+    loads->stats.verified += whole;
   } else if (loads->context->config.checksum) {
-    loads->stats.unverified += count;
+    loads->stats.unverified += whole;
   }
 }
 
@@ -394,7 +403,9 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     kvf_peers_release(loads->peers, now_ns, load->slices[i].peer);
   }
   free(load->slices);
+  free(load->items);
   load->slices = NULL;
+  load->items = NULL;
   load->slices_count = 0;
 }
 
@@ -440,7 +451,8 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
     count_failed(loads, now_ns, load, slice != NULL ? slice : load->slices, (kvf_status)load->report.status);
   }
   for (uint32_t i = 0; i < load->slices_count; i++) {
-    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)] += status == KVF_OK;
+    const bool is_counted = i > 0 && load->slices[i].peer == load->slices[i - 1].peer;
+    load->slices[i].peer->stat.loads[kvf_status_index(KVF_OK)] += status == KVF_OK && !is_counted;
     if (load->slices[i].state != SLICE_DONE) {
       cancel_reads(loads, &load->slices[i]);
       leave(loads, &load->slices[i], SLICE_STOPPED);
@@ -475,6 +487,7 @@ static void load_free(kvf_loads *loads, kvf_open_load *load)
     kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
   }
   free(load->slices);
+  free(load->items);
   free(load->others);
   free(load);
 }
@@ -825,49 +838,15 @@ void kvf_loads_on_pong(kvf_peer *peer)
 
 /* ---- start: from the first source, then from others ---- */
 
-/* The wanted ones of some blocks of a group, whose first one is `ids`-th of the ticket's. */
-static uint32_t list_blocks(const kvf_ticket *ticket, const uint32_t *destination, uint32_t group, uint32_t ids,
-                            uint32_t first, uint32_t end, kvf_transfer_item *items)
+/* The slices with their chunks, bitmaps and sizes, in one allocation. */
+static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
-  uint32_t count = 0;
-  for (uint32_t position = first; position < end && position < ticket->counts[group]; position++) {
-    if (destination[ids + position] != KVF_BLOCK_NONE) {
-      items[count++] = (kvf_transfer_item){.group = group,
-                                           .position = position,
-                                           .remote_block = ticket->ids[ids + position],
-                                           .local_block = destination[ids + position]};
-    }
-  }
-  return count;
-}
-
-/* The wanted blocks that no earlier source has brought, by position of block_tokens each and then group, so that the
- * groups' prefixes grow together; states, which are of all tokens, in the last one. */
-static uint32_t list_items(const kvf_ticket *ticket, const kvf_open_load *load, const uint32_t *destination)
-{
-  uint32_t count = 0;
-  for (uint32_t position = load->report.prefix; position < load->positions; position++) {
-    uint32_t ids = 0;
-    for (uint32_t group = 0; group < ticket->groups; ids += ticket->counts[group++]) {
-      const uint32_t each = load->blocks_each[group];
-      const uint32_t first = position * each;
-      const uint32_t end = each > 0 ? first + each : position + 1 == load->positions;
-      count += list_blocks(ticket, destination, group, ids, first, end, load->items + count);
-    }
-  }
-  return count;
-}
-
-/* The slices with their chunks, bitmaps, sizes and room for the items, in one allocation. */
-static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
-{
-  const size_t chunks_each = loads->context->config.chunks_in_flight;
-  const size_t words = kvf_bitmap_words(load->report.blocks);
+  const size_t chunks_each = loads->context->config.chunks_in_flight / load->cuts;
+  const size_t words = kvf_bitmap_words(load->items_count);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
   const size_t bitmaps_at = chunks_at + slices_count * chunks_each * sizeof(kvf_load_chunk);
   const size_t sizes_at = bitmaps_at + slices_count * 3 * words * sizeof(uint64_t);
-  const size_t items_at = sizes_at + slices_count * KVF_GROUPS_MAX * sizeof(uint64_t);
-  char *memory = calloc(1, items_at + load->report.blocks * sizeof(kvf_transfer_item));
+  char *memory = calloc(1, sizes_at + slices_count * KVF_GROUPS_MAX * sizeof(uint64_t));
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -876,7 +855,6 @@ static kvf_status alloc_source(const kvf_loads *loads, kvf_open_load *load, size
   load->slices = (void *)memory;
   load->slices_count = (uint32_t)slices_count;
   load->sizes = (void *)(memory + sizes_at);
-  load->items = (void *)(memory + items_at);
   for (size_t i = 0; i < slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
     kvf_list_init(&slice->by_peer);
@@ -963,20 +941,43 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   }
 }
 
-static kvf_status plan_slices(kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load, const kvf_ticket *ticket,
-                              uint64_t turn, kvf_rank_share plan[KVF_RANKS_MAX], uint32_t *count)
+static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf_open_load *load,
+                              const kvf_ticket *ticket, uint64_t turn, kvf_load_plan *plan)
 {
   const kvf_pool *pool = loads->pool;
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status =
-      kvf_stage_shares(&pool->pages, &pool->holding, ticket->rank, ticket->ranks, turn, plan, count, message);
+  uint32_t wanted[KVF_GROUPS_MAX] = {0};
+  kvf_status status = kvf_stage_shares(&pool->pages, &pool->holding, ticket->rank, ticket->ranks, turn, plan->shares,
+                                       &plan->count, message);
   if (status != KVF_OK) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&ticket->rank[0].address, address);
     kvf_context_log(loads->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: %s: not to be loaded from %s: %s",
                     (unsigned long long)load->report.request_id, kvf_status_name(status), address, message);
+    return status;
   }
-  return status;
+  for (uint32_t i = 0; i < load->items_count; i++) {
+    wanted[load->items[i].group]++;
+  }
+  kvf_load_plan_cut(plan, pool, wanted, &loads->readers);
+  return KVF_OK;
+}
+
+/* What of the ticket's blocks is wanted, with room for it. */
+static kvf_status choose_items(kvf_open_load *load, const kvf_ticket *ticket, const uint32_t *destination)
+{
+  load->items = malloc(load->report.blocks * sizeof(load->items[0]));
+  if (load->items == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  load->lease = ticket->lease;
+  load->deal_tokens = 0;
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    load->blocks_each[group] = kvf_ticket_blocks_each(ticket, group);
+  }
+  load->positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
+  load->items_count = kvf_load_plan_items(ticket, load->report.prefix, destination, load->items);
+  return KVF_OK;
 }
 
 /* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
@@ -985,25 +986,18 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
                               const uint32_t *destination)
 {
   const kvf_ticket *ticket = source->ticket;
-  kvf_rank_share plan[KVF_RANKS_MAX];
-  uint32_t count = 0;
   const uint64_t turn = ticket->lease.id + loads->context->config.rank + source->is_again;
-  kvf_status status = plan_slices(loads, now_ns, load, ticket, turn, plan, &count);
+  kvf_load_plan plan;
+  kvf_status status = choose_items(load, ticket, destination);
   if (status == KVF_OK) {
-    status = alloc_source(loads, load, count);
+    status = plan_slices(loads, now_ns, load, ticket, turn, &plan);
   }
-  if (status != KVF_OK) {
-    return status;
+  if (status == KVF_OK) {
+    load->cuts = plan.cuts;
+    status = alloc_slices(loads, load, plan.count);
   }
-  load->lease = ticket->lease;
-  load->deal_tokens = 0;
-  for (uint32_t group = 0; group < ticket->groups; group++) {
-    load->blocks_each[group] = kvf_ticket_blocks_each(ticket, group);
-  }
-  load->positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
-  load->items_count = list_items(ticket, load, destination);
-  for (uint32_t i = 0; status == KVF_OK && i < count; i++) {
-    status = fill_slice(loads, load, &load->slices[i], &plan[i], ticket, source->digest);
+  for (uint32_t i = 0; status == KVF_OK && i < plan.count; i++) {
+    status = fill_slice(loads, load, &load->slices[i], &plan.shares[i], ticket, source->digest);
   }
   if (status == KVF_OK) {
     begin(loads, now_ns, load);
@@ -1179,14 +1173,14 @@ void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kv
                     const kvf_pool *pool, uint64_t seed)
 {
   const kvf_config *config = &context->config;
-  uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
+  const uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
   memset(loads, 0, sizeof(*loads));
   loads->context = context;
   loads->peers = peers;
   loads->requests = requests;
   loads->pool = pool;
-  loads->readers = readers < config->chunks_in_flight ? readers : config->chunks_in_flight;
-  loads->spread_bytes = config->inline_bytes > SPREAD_BYTES ? config->inline_bytes : SPREAD_BYTES;
+  loads->readers.count = readers < config->chunks_in_flight ? readers : config->chunks_in_flight;
+  loads->readers.spread_bytes = config->inline_bytes > SPREAD_BYTES ? config->inline_bytes : SPREAD_BYTES;
   loads->jitter.state = seed;
   loads->next_read_id = 1;
   kvf_histogram_init_ns(&loads->stats.load_ns, "load_ns");
@@ -1275,6 +1269,7 @@ bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
                                           .remote_head = slice->share.remote_head,
                                           .local_head = slice->share.local_head,
                                           .heads = slice->share.heads,
+                                          .layers = slice->share.layers,
                                           .items_count = chunk->count,
                                           .items = &load->items[chunk->first],
                                           .small = is_small(loads, chunk)}};

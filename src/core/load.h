@@ -6,8 +6,8 @@
  *    │   └────────┤
  *    └────────────┴──► DECIDED (outcome event) ──► RELEASED (release event), and freed
  *
- * From a source it fetches blocks into this rank's memory in slices: one for each producer rank that is read some of
- * their layers, heads or tokens. A block is good when all slices have it.
+ * From a source it fetches blocks into this rank's memory in slices (load_plan.h): some of their layers, heads or
+ * tokens, of one producer rank. A block is good when all slices have it.
  *
  *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
  *               ▲            │ trouble               STOPPED: its load was decided before that
@@ -19,7 +19,7 @@
  * business, which is asked for a link and whose "no" is final.
  *
  * The caller calls an input, then takes cancels and reads until there are none, then events. Time is monotonic and does
- * not go backwards. Not for use by several threads at once. Memory: two allocations a load and one for each source that
+ * not go backwards. Not for use by several threads at once. Memory: two allocations a load and two for each source that
  * it is read from, and the hash tables' own.
  */
 #ifndef KVF_CORE_LOAD_H
@@ -28,6 +28,7 @@
 #include "base/histogram.h"
 #include "base/prng.h"
 #include "base/transfer.h"
+#include "core/load_plan.h"
 #include "core/peer.h"
 #include "core/pool.h"
 #include "core/request.h"
@@ -44,7 +45,7 @@ typedef struct kvf_load_read {
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
 
-/* All only grow, but for `overdue` and `overdue_blocks`. Blocks and items are counted once for each slice. */
+/* All only grow, but for `overdue` and `overdue_blocks`. Blocks are counted once for each producer rank. */
 typedef struct kvf_load_stats {
   uint64_t overdue;        /* loads that are past release_timeout_ms without being released */
   uint64_t overdue_blocks; /* wanted blocks of those */
@@ -71,8 +72,7 @@ typedef struct kvf_loads {
   kvf_peers *peers;
   kvf_requests *requests;
   const kvf_pool *pool;
-  uint32_t readers;      /* reads over one link that go on at the same time, each on a core of its own */
-  uint32_t spread_bytes; /* a load of less for each reader is cut for fewer */
+  kvf_load_readers readers;
   kvf_prng jitter;
   kvf_open_load *by_id; /* the request's */
   kvf_load_chunk *by_read;

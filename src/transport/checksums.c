@@ -225,6 +225,9 @@ static bool each_sum(const kvf_plan *plan, const kvf_region *regions, const kvf_
       continue;
     }
     sums = sums == NULL ? first_sums(plan, group) : sums + 1;
+    if (!writes && !kvf_chunk_has(chunk, pair)) {
+      continue;
+    }
     const kvf_head_range heads = writes ? (kvf_head_range){.count = pair->local.heads} : kvf_chunk_heads(chunk, pair);
     for (uint64_t i = 0; i < heads.count; i++) {
       const uint64_t head = heads.local + i;

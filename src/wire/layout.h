@@ -24,12 +24,6 @@ typedef struct kvf_region_layout {
   uint32_t memory; /* kvf_memory_kind; a newer peer may have one that is not among ours */
 } kvf_region_layout;
 
-/* Layers of a model, of which some may be missing. */
-typedef struct kvf_layers {
-  uint32_t first;
-  uint32_t count; /* from that one on; 0: there are none, or nobody knows */
-} kvf_layers;
-
 /* They are below KVF_LAYERS_MAX; and no layers have one form. */
 static inline bool kvf_layers_are_valid(const kvf_layers *layers)
 {

@@ -538,10 +538,23 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
 
 /* ---- a chunk ---- */
 
-static bool is_wanted(const kvf_chunk *chunk, const kvf_pair *pair)
+bool kvf_chunk_has(const kvf_chunk *chunk, const kvf_pair *pair)
 {
   const kvf_want *want = chunk->want;
-  return pair->layer - want->first_layer < want->layers && (!pair->is_checksums || want->checksums != 0);
+  const kvf_layers *layers = &chunk->transfer->layers;
+  return pair->layer - want->first_layer < want->layers &&
+         (layers->count == 0 || kvf_layers_have(layers, pair->layer)) && (!pair->is_checksums || want->checksums != 0);
+}
+
+kvf_want kvf_chunk_want(const kvf_chunk *chunk)
+{
+  const kvf_layers *layers = &chunk->transfer->layers;
+  kvf_want want = *chunk->want;
+  if (layers->count > 0) {
+    want.first_layer = layers->first;
+    want.layers = layers->count;
+  }
+  return want;
 }
 
 kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair)
@@ -585,8 +598,8 @@ static bool want_fits(const kvf_chunk *chunk)
     const kvf_pair *pair = &plan->pairs[i];
     const uint32_t row_tokens = pair->row_tokens > 0 ? pair->row_tokens : 1;
     has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
-    if (is_wanted(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
-                                   (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
+    if (kvf_chunk_has(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
+                                       (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
       return false;
     }
   }
@@ -598,7 +611,7 @@ static bool measure_blocks(const kvf_chunk *chunk, uint64_t bytes[KVF_GROUPS_MAX
 {
   for (uint32_t i = 0; i < chunk->plan->pairs_count; i++) {
     const kvf_pair *pair = &chunk->plan->pairs[i];
-    if (!is_wanted(chunk, pair)) {
+    if (!kvf_chunk_has(chunk, pair)) {
       continue;
     }
     const kvf_head_range heads = kvf_chunk_heads(chunk, pair);
@@ -730,7 +743,7 @@ static bool settle(kvf_segment_cursor *cursor)
     }
     const kvf_pair *pair = &plan->pairs[cursor->pair];
     token_run run;
-    if (!is_wanted(chunk, pair) || !next_run(chunk, item, &cursor->token, &run)) {
+    if (!kvf_chunk_has(chunk, pair) || !next_run(chunk, item, &cursor->token, &run)) {
       cursor->token = 0;
       cursor->pair++;
       continue;

@@ -153,7 +153,13 @@ typedef struct kvf_head_range {
   uint64_t count;
 } kvf_head_range;
 
-/* Those that move of a pair whose layer is wanted. */
+/* Whether something of this pair moves: its layer is wanted, and checksums are, if it is of those. */
+bool kvf_chunk_has(const kvf_chunk *chunk, const kvf_pair *pair);
+
+/* What a sender is to be told: the reader's want, of the transfer's layers. */
+kvf_want kvf_chunk_want(const kvf_chunk *chunk);
+
+/* Those that move of a pair that the chunk has. */
 kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair);
 
 /* A run of bytes that is contiguous on both sides. */

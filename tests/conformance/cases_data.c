@@ -11,7 +11,7 @@ static uint64_t read_bytes(const node_shape *shape, const kvf_transfer *read)
   for (uint32_t i = 0; i < read->items_count; i++) {
     for (uint32_t region = 0; region < shape->count; region++) {
       const kvf_region_layout *layout = &shape->regions[region];
-      if (layout->group == read->items[i].group) {
+      if (layout->group == read->items[i].group && read_has(read, region)) {
         bytes +=
             (uint64_t)read->heads * (layout->block_bytes / layout->heads + (node_has_checksums ? sizeof(uint64_t) : 0));
       }
@@ -34,7 +34,7 @@ static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *
   for (uint32_t i = 0; i < read->items_count; i++) {
     for (uint32_t region = 0; region < two->consumer.shape.count; region++) {
       const kvf_region *local = &two->consumer.regions[region];
-      if (local->group == read->items[i].group) {
+      if (local->group == read->items[i].group && read_has(read, region)) {
         uint64_t head_bytes = local->block_bytes / local->heads;
         test_memory_set(node_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
                         UNTOUCHED, read->heads * head_bytes);
@@ -99,6 +99,27 @@ TEST(regions_and_groups)
   kvf_transfer read = lease_read(&two->consumer, lease, 5);
   expect_good(two, lease, &read);
   read_free(&read);
+  pair_close(two);
+}
+
+/* Of both groups, of one, and the last. */
+TEST(some_of_the_layers)
+{
+  static const kvf_layers layers[] = {{0, 1}, {1, 2}, {2, 3}, {4, 1}};
+  const node_shape shape = {.count = 5,
+                            .regions = {{4096, 3000, 16, 1, 1, 0, 0},
+                                        {520, 520, 16, 1, 1, 1, 0},
+                                        {3000, 3000, 16, 1, 1, 0, 0},
+                                        {66000, 65536, 16, 1, 1, 1, 0},
+                                        {1024, 1000, 16, 1, 1, 0, 0}}};
+  pair *two = pair_open(&shape, &shape);
+  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++) {
+    kvf_transfer read = lease_read(&two->consumer, lease, 0);
+    read.layers = layers[i];
+    expect_good(two, lease, &read);
+    read_free(&read);
+  }
   pair_close(two);
 }
 

@@ -43,13 +43,18 @@ void pair_close(pair *two)
   free(two);
 }
 
+bool read_has(const kvf_transfer *read, uint32_t region)
+{
+  return read->layers.count == 0 || kvf_layers_have(&read->layers, region);
+}
+
 static bool item_matches(const side *consumer, const node_shape *producer, const kvf_transfer *read,
                          const kvf_transfer_item *item)
 {
   bool matches = true;
   for (uint32_t region = 0; region < producer->count && matches; region++) {
     const kvf_region_layout *layout = &producer->regions[region];
-    if (layout->group != item->group) {
+    if (layout->group != item->group || !read_has(read, region)) {
       continue;
     }
     uint64_t head_bytes = layout->block_bytes / layout->heads;

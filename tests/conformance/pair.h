@@ -48,6 +48,8 @@ pair *pair_open(const node_shape *producer, const node_shape *consumer);
 /* Disconnects (unless link is NULL), closes both, frees. */
 void pair_close(pair *two);
 
+/* Whether a read is of this region, if its items are of the region's group. */
+bool read_has(const kvf_transfer *read, uint32_t region);
 /* Whether the items' bytes at the consumer are those that the producer was filled with. */
 bool pair_bytes_match(const side *consumer, const node_shape *producer, const kvf_transfer *read);
 /* A read of every position of the lease, to local blocks from `first` on. read->items is to be freed. */

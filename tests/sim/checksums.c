@@ -51,7 +51,7 @@ static bool agrees(const sim_world *world, const sim_read *read, const sim_node 
 {
   const sim_node *node = &world->nodes[read->node];
   for (uint32_t region = item->group; region < world->regions; region += world->groups) {
-    for (uint32_t head = 0; head < read->heads; head++) {
+    for (uint32_t head = 0; kvf_layers_have(&read->layers, region) && head < read->heads; head++) {
       if (node->pool[region][item->local_block][read->local_head + head] !=
           peer->checksums[region][item->remote_block][read->remote_head + head]) {
         return false;

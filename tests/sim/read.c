@@ -21,9 +21,16 @@ static uint64_t step_ns(sim_world *world)
   return steps_ns[sim_may(world, SIM_FAULT_DELAY) ? sim_choose(&world->tape, 6) : 0];
 }
 
-static uint8_t head_bits(const sim_read *read)
+/* What it writes of a block of a group. */
+static uint16_t head_bits(const sim_world *world, const sim_read *read, uint32_t group)
 {
-  return (uint8_t)(((1u << read->heads) - 1) << read->local_head);
+  uint32_t bits = 0;
+  for (uint32_t region = group; region < world->regions; region += world->groups) {
+    if (kvf_layers_have(&read->layers, region)) {
+      bits |= ((1u << read->heads) - 1) << (region * SIM_HEADS_MAX + read->local_head);
+    }
+  }
+  return (uint16_t)bits;
 }
 
 /* P4: the blocks are this load's, and no other read writes to them. */
@@ -39,11 +46,12 @@ static void claim_blocks(sim_world *world, const sim_read *read)
                (unsigned long long)read->id, item->local_block);
       return;
     }
-    if ((node->writing[item->group][item->local_block] & head_bits(read)) != 0) {
+    const uint16_t bits = head_bits(world, read, item->group);
+    if ((node->writing[item->group][item->local_block] & bits) != 0) {
       sim_fail(world, "P4", "node %u: two reads write to block %u at a time", read->node, item->local_block);
       return;
     }
-    node->writing[item->group][item->local_block] |= head_bits(read);
+    node->writing[item->group][item->local_block] |= bits;
   }
 }
 
@@ -77,7 +85,8 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
   const sim_link *link = sim_link_find(world, node->index, action->link_id);
   uint32_t job = job_of(world, node, action);
   if (job == SIM_NOBODY || action->transfer.items_count > SIM_IDS_MAX || action->transfer.heads == 0 ||
-      action->transfer.local_head + action->transfer.heads > node->heads) {
+      action->transfer.local_head + action->transfer.heads > node->heads ||
+      action->transfer.layers.first >= world->regions) {
     sim_fail(world, "P4", "node %u: read %llu writes to what is no load's", node->index,
              (unsigned long long)action->transfer.id);
     return false;
@@ -94,12 +103,13 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
                      .remote_head = action->transfer.remote_head,
                      .local_head = action->transfer.local_head,
                      .heads = action->transfer.heads,
+                     .layers = action->transfer.layers,
                      .items_count = action->transfer.items_count,
                      .peer = SIM_NOBODY,
                      .status = KVF_CANCELLED};
   memcpy(read->items, action->transfer.items, action->transfer.items_count * sizeof(read->items[0]));
   for (uint32_t i = 0; i < read->items_count; i++) {
-    read->pieces += read->heads * (world->regions - read->items[i].group + world->groups - 1) / world->groups;
+    read->pieces += (uint32_t)__builtin_popcount(head_bits(world, read, read->items[i].group));
   }
   if (link != NULL) {
     read->is_tcp = link->is_tcp;
@@ -110,10 +120,11 @@ static bool fill(sim_world *world, sim_node *node, sim_read *read, const kvf_loa
   return true;
 }
 
-/* The stall clock is one for all reads of a load from one producer rank. */
+/* The stall clock is one for all reads of a load from one producer rank, of the same layers. */
 static uint64_t *progress_of(sim_world *world, const sim_read *read)
 {
-  return &world->jobs[read->job].load[world->nodes[read->node].rank].progress_ns[read->peer % SIM_NODES_EACH];
+  sim_load *load = &world->jobs[read->job].load[world->nodes[read->node].rank];
+  return &load->progress_ns[read->peer % SIM_NODES_EACH][read->layers.first];
 }
 
 static void progressed(sim_world *world, const sim_read *read)
@@ -220,7 +231,8 @@ static void end(sim_world *world, sim_read *read)
   sim_node *node = &world->nodes[read->node];
   sim_load *load = &world->jobs[read->job].load[node->rank];
   for (uint32_t i = 0; i < read->items_count; i++) {
-    node->writing[read->items[i].group][read->items[i].local_block] &= (uint8_t)~head_bits(read);
+    const uint32_t group = read->items[i].group;
+    node->writing[group][read->items[i].local_block] &= (uint16_t)~head_bits(world, read, group);
   }
   read->used = false;
   progressed(world, read);
@@ -264,7 +276,7 @@ static void copy_pieces(sim_world *world, sim_read *read, const sim_node *from, 
   for (uint32_t i = 0; i < read->items_count; i++) {
     const kvf_transfer_item *item = &read->items[i];
     for (uint32_t region = item->group; region < world->regions; region += world->groups) {
-      for (uint32_t head = 0; head < read->heads; head++, piece++) {
+      for (uint32_t head = 0; kvf_layers_have(&read->layers, region) && head < read->heads; head++, piece++) {
         if (piece < read->piece || piece >= read->piece + count) {
           continue;
         }

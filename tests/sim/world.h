@@ -111,6 +111,7 @@ typedef struct sim_read {
   uint32_t remote_head;
   uint32_t local_head;
   uint32_t heads;
+  kvf_layers layers; /* regions */
   uint32_t items_count;
   kvf_transfer_item items[SIM_IDS_MAX];
   uint32_t pieces;
@@ -136,7 +137,7 @@ typedef struct sim_node {
   kvf_fence_entry table[SIM_SLOTS_MAX];
   uint64_t pool[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX];
   uint64_t checksums[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX]; /* a slice is its own */
-  uint8_t writing[SIM_GROUPS_MAX][SIM_BLOCKS_MAX];                    /* heads that a read in flight writes to */
+  uint16_t writing[SIM_GROUPS_MAX][SIM_BLOCKS_MAX]; /* heads of regions that a read in flight writes to */
 } sim_node;
 
 typedef enum sim_engine_state { SIM_ENGINE_DOWN, SIM_ENGINE_UP, SIM_ENGINE_STOPPING } sim_engine_state;
@@ -194,7 +195,7 @@ typedef struct sim_load {
   bool was_reported; /* the control node has taken its report in time */
   uint32_t reads;    /* in flight */
   uint64_t deadline_ns;
-  uint64_t progress_ns[SIM_RANKS_MAX]; /* by the producer's rank */
+  uint64_t progress_ns[SIM_RANKS_MAX][SIM_REGIONS_MAX]; /* by the producer's rank and the first region */
   kvf_report report;
 } sim_load;
 

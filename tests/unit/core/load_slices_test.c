@@ -222,7 +222,7 @@ LOAD_TEST(at_most_the_named_limit)
 
 LOAD_TEST(all_readers_have_as_many)
 {
-  w.readers = 2;
+  w.readers.count = 2;
   world_spec(500, 4, "1");
   expect_first("read 1 over 11: 0,1");
   world_spec(500, 3, "1");
@@ -233,7 +233,7 @@ LOAD_TEST(all_readers_have_as_many)
   expect_first("read 1 over 11: 0,1,2,3");
   world_spec(500, 10, "1"); /* four, since three are not even */
   expect_first("read 1 over 11: 0,1,2");
-  w.readers = 3;
+  w.readers.count = 3;
   expect_first("read 1 over 11: 0,1,2,3");
   world_spec(500, 20, "1");
   expect_first("read 1 over 11: 0,1,2,3");
@@ -241,22 +241,22 @@ LOAD_TEST(all_readers_have_as_many)
 
 LOAD_TEST(no_chunk_is_made_small_for_that)
 {
-  w.readers = 4;
-  w.spread_bytes = 200;
+  w.readers.count = 4;
+  w.readers.spread_bytes = 200;
   world_spec(500, 4, "1");
   expect_first("read 1 over 11: 0,1");
   world_spec(500, 3, "1");
   expect_first("read 1 over 11: 0,1,2");
-  w.spread_bytes = 300;
+  w.readers.spread_bytes = 300;
   world_spec(500, 4, "1");
   expect_first("read 1 over 11: 0,1,2,3");
-  w.spread_bytes = 1000; /* more than a chunk may have */
+  w.readers.spread_bytes = 1000; /* more than a chunk may have */
   expect_first("read 1 over 11: 0,1,2,3");
 }
 
 LOAD_TEST(a_load_of_no_bytes_is_read_all_the_same)
 {
-  w.readers = 2;
+  w.readers.count = 2;
   world_spec(500, 3, "1");
   w.pool.head_bytes[0] = 0;
   expect_first("read 1 over 11: small 0,1,2");

@@ -260,6 +260,90 @@ RANKS_TEST(each_rank_gets_its_layers)
   }
 }
 
+/* ---- few blocks, for several readers ---- */
+
+/* `rank` of these engines loads one block of each group, with so many readers. */
+static void begin_few(const engines *both, uint32_t rank, uint32_t groups, uint32_t readers, bool held)
+{
+  ranks_options options = split(both, rank);
+  options.groups = groups;
+  options.config.chunk_bytes = UINT32_MAX;
+  ranks_open(&options);
+  ranks_ticket(&ticket, ids, 1);
+  for (uint32_t i = 0; i < world.ranks; i++) {
+    ranks_publish(i, &ticket);
+  }
+  world.hold_reads = held;
+  world.consumer.core.loads.readers = (kvf_load_readers){.count = readers, .spread_bytes = 1};
+  assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
+}
+
+static void assert_layers(uint32_t read, uint32_t first, uint32_t count)
+{
+  assert_int_equal(world.reads[read].transfer.layers.first, first);
+  assert_int_equal(world.reads[read].transfer.layers.count, count);
+}
+
+RANKS_TEST(few_blocks_are_read_by_layers)
+{
+  const engines both = {1, {0}, 1, {0}, 1};
+  begin_few(&both, 0, 3, 4, true); /* three blocks of six layers */
+  assert_int_equal(world.reads_count, 4);
+  assert_layers(0, 0, 2);
+  assert_layers(1, 2, 1);
+  assert_layers(2, 3, 2);
+  assert_layers(3, 5, 1);
+  assert_int_equal(ranks_complete(0, 4, KVF_OK), 4);
+  assert_outcome(KVF_OK, 3);
+  for (uint32_t group = 0; group < 3; group++) {
+    assert_true(ranks_holds(&ticket, group, 0));
+  }
+  /* Each counts once. */
+  assert_int_equal(world.consumer.core.loads.stats.blocks, 3);
+  assert_int_equal(world.consumer.core.peers.by_key->stat.blocks, 3);
+  assert_int_equal(world.consumer.core.peers.by_key->stat.loads[kvf_status_index(KVF_OK)], 1);
+}
+
+RANKS_TEST(a_block_is_good_when_all_its_layers_are)
+{
+  const engines both = {1, {0}, 1, {0}, 1};
+  begin_few(&both, 0, 1, 2, true);
+  assert_int_equal(world.reads_count, 2);
+  assert_int_equal(ranks_complete(0, 1, KVF_OK), 1);
+  assert_int_equal(ranks_complete(0, 1, KVF_LEASE_EXPIRED), 1);
+  assert_outcome(KVF_LEASE_EXPIRED, 0);
+  assert_int_equal(world.consumer.core.loads.stats.blocks, 0);
+  assert_int_equal(world.consumer.core.peers.by_key->stat.loads[kvf_status_index(KVF_LEASE_EXPIRED)], 1);
+}
+
+/* Whatever the stages, heads and dealt tokens of both engines. */
+RANKS_TEST(each_rank_gets_all_layers_of_few_blocks)
+{
+  static const engines rows[] = {
+      {1, {0}, 1, {0}, 2},
+      {2, {0x01, 1}, 1, {0}, 2},
+      {1, {0}, 2, {0x08, 1}, 1},
+      {4, {0x04, 1}, 2, {0x08, 1}, 4},
+      {8, {0x04, 2}, 4, {0x04, 1}, 8},
+      {2, {0, 2}, 1, {0}, 1},
+  };
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (uint32_t groups = 1; groups <= 3; groups++) {
+      for (uint32_t readers = 2; readers <= 7; readers++) {
+        for (uint32_t rank = 0; rank < rows[i].consumer_ranks; rank++) {
+          begin_few(&rows[i], rank, groups, readers, false);
+          assert_outcome(KVF_OK, groups);
+          for (uint32_t group = 0; group < groups; group++) {
+            assert_true(ranks_holds(&ticket, group, 0));
+          }
+        }
+      }
+    }
+  }
+}
+
+/* ---- stages ---- */
+
 /* Of four stages the two that have layers 1 to 3. */
 RANKS_TEST(stages_without_a_layer_of_the_reader_are_left_alone)
 {

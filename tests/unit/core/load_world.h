@@ -44,8 +44,7 @@ typedef struct world {
   kvf_peers peers;
   kvf_peer peer[WORLD_PEERS];
   kvf_loads loads;
-  uint32_t readers;
-  uint32_t spread_bytes;
+  kvf_load_readers readers;
   const world_load *starting; /* kvf_stage_shares() plans its slices */
   world_load spec;
   kvf_transfer_item items[WORLD_ITEMS_MAX];
@@ -238,8 +237,7 @@ static inline void world_init(void)
   w.on_want = world_say_want;
   w.on_ping = world_say_ping;
   w.on_stalled = world_say_stalled;
-  w.readers = 1;
-  w.spread_bytes = 1;
+  w.readers = (kvf_load_readers){.count = 1, .spread_bytes = 1};
   w.context.config = (kvf_config){.rank = 3,
                                   .ranks = 4,
                                   .loads_max = 64,
@@ -262,7 +260,6 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
   w.pool.holding.share = (kvf_share){0, KVF_RANKS_MAX, KVF_RANKS_MAX}; /* no replicas */
   kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
   w.loads.readers = w.readers;
-  w.loads.spread_bytes = w.spread_bytes;
   w.said[0] = 0;
 }
 

@@ -1,0 +1,40 @@
+/* What a load reads from one source: which blocks, and in which slices: for each producer rank that has some of them,
+ * that rank's share.
+ *
+ * What goes on at the same time, each on a core of its own, are reads. A load of many blocks gives each reader as many
+ * of them; one of few large blocks (states; pages of some megabytes) cannot, and each reader has some of the layers.
+ * Pure. */
+#ifndef KVF_CORE_LOAD_PLAN_H
+#define KVF_CORE_LOAD_PLAN_H
+
+#include "core/pool.h"
+#include "wire/rank_shares.h"
+
+/* The wanted blocks from position `from` of block_tokens each on, by position and then group, so that the groups'
+ * prefixes grow together; states, which are of all tokens, in the last one. Writes at most
+ * kvf_ticket_all_positions() of them; returns how many. */
+uint32_t kvf_load_plan_items(const kvf_ticket *ticket, uint32_t from, const uint32_t *destination,
+                             kvf_transfer_item *items);
+
+/* Who reads. */
+typedef struct kvf_load_readers {
+  uint32_t count;        /* reads over one link that go on at the same time */
+  uint32_t spread_bytes; /* a load of less for each is cut for fewer */
+} kvf_load_readers;
+
+typedef struct kvf_load_plan {
+  kvf_rank_share shares[KVF_RANKS_MAX]; /* those of one rank follow each other */
+  uint32_t count;
+  uint32_t cuts; /* shares of one rank, at most */
+} kvf_load_plan;
+
+/* Cuts a plan of one share for each rank by layers, if it has few blocks: wanted[i] of group i. */
+void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pool *pool, const uint32_t wanted[KVF_GROUPS_MAX],
+                       const kvf_load_readers *readers);
+
+/* The bytes that a slice reads at a time, of blocks of `largest_bytes` at most: as few chunks as there can be, but as
+ * many for one reader as for another. */
+uint64_t kvf_load_chunk_bytes(uint64_t bytes, uint64_t largest_bytes, uint64_t chunk_bytes_max,
+                              const kvf_load_readers *readers);
+
+#endif
