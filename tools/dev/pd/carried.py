@@ -37,8 +37,8 @@ TOPOLOGIES = (ONE, FROM_RANKS, TO_RANKS, FROM_STAGES)
 class Carried:
     what: str
     not_in_vllm: tuple[Topology, ...] = ()
-    """It has no pipeline for the model, or on a CPU none that drafts, or one that by itself answers other tokens than one stage
-    does."""
+    """It has no pipeline for the model, or on a CPU none that drafts, or one that cannot load the weights (Granite 4: KeyError), or
+    that by itself answers other tokens than one stage does (Gemma 4)."""
 
 
 CARRIED = {
@@ -57,7 +57,7 @@ CARRIED = {
     "lfm2": Carried("short convolutions (LFM2)"),
     "falcon-h1": Carried("Mamba-2 beside attention in each layer (Falcon-H1)"),
     "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)"),
-    "granite-hybrid": Carried("the same (Granite 4)"),
+    "granite-hybrid": Carried("the same (Granite 4)", not_in_vllm=(FROM_STAGES,)),
 }
 
 

@@ -21,7 +21,8 @@ class Zero:
     _handed_over: tuple[bytes, ...]
 
     def kv_layers(self) -> list[str]:
-        return [name for name, _ in self._kv_caches()]
+        """Not those that take their KV from another."""
+        return [name for name, _ in self._kv_caches() if any(name in group.layer_names for group in self._groups())]
 
     def wipe_kv(self) -> None:
         """So that what a prompt's blocks hold is of the prompt that comes next. Nobody else may have blocks."""
@@ -34,7 +35,7 @@ class Zero:
     def zero_block(self, layer: str, after: int = 0) -> list[int]:
         """The first block of the layer that has been handed over since, or one `after` it; none if there is no such layer here."""
         for tensors in (tensors for name, tensors in self._kv_caches() if name == layer):
-            group = next(i for i, one in enumerate(self._side()._kv_cache_config.transfer_groups) if layer in one.layer_names)
+            group = next(i for i, one in enumerate(self._groups()) if layer in one.layer_names)
             block = [one for one in array("I", self._handed_over[group]) if one != BLOCK_NONE][after]
             for tensor in tensors:
                 tensor[block] = 0
@@ -45,6 +46,9 @@ class Zero:
         """The connector's."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
         return get_kv_transfer_group()._worker
+
+    def _groups(self) -> Any:
+        return self._side()._kv_cache_config.transfer_groups
 
     def _watch_published(self, orders: Any) -> None:
         for publication in orders.publish:
