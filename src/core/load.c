@@ -7,7 +7,6 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "core/hash.h"
-#include "core/load_plan.h"
 #include "core/load_sources.h"
 
 #define KVF_NO_LINK 0u
@@ -894,7 +893,7 @@ static void measure_slices(const kvf_loads *loads, kvf_open_load *load)
       slice->head_bytes = slice[-1].head_bytes;
     } else {
       uint64_t *sizes = load->sizes + (size_t)i * KVF_GROUPS_MAX;
-      kvf_pool_head_bytes(pool, &share->layers, share->dealt, sizes);
+      kvf_pages_head_bytes(&pool->pages, &pool->holding, &share->layers, share->dealt, sizes);
       slice->head_bytes = sizes;
     }
   }
@@ -959,7 +958,7 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   for (uint32_t i = 0; i < load->items_count; i++) {
     wanted[load->items[i].group]++;
   }
-  kvf_load_plan_cut(plan, pool, wanted, &loads->readers);
+  kvf_load_plan_cut(plan, &pool->pages, &pool->holding, wanted, &loads->readers);
   return KVF_OK;
 }
 

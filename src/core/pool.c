@@ -14,23 +14,6 @@ void kvf_pool_free(kvf_pool *pool)
   *pool = (kvf_pool){.exists = false};
 }
 
-void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX])
-{
-  const kvf_holding *own = &pool->holding;
-  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
-  for (uint32_t i = 0; i < kvf_pages_parts(&pool->pages); i++) {
-    const kvf_part part = kvf_pages_part(&pool->pages, i);
-    if (kvf_layers_have(layers, part.layer)) {
-      const uint64_t bytes = (uint64_t)part.unit_bytes * part.rows * part.heads;
-      const bool is_piece = part.block_tokens > 0 && dealt > own->deal.ranks;
-      block_bytes[part.group] += is_piece ? kvf_bytes_divided(bytes * own->deal.ranks, dealt) : bytes;
-    }
-  }
-  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    out[group] = kvf_bytes_divided(block_bytes[group], own->share.heads);
-  }
-}
-
 kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks)
 {
   const kvf_holding holding = kvf_pages_holding(pages, rank, ranks);
@@ -49,7 +32,7 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, u
     *group_blocks = *group_blocks == 0 || blocks < *group_blocks ? blocks : *group_blocks;
     pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
   }
-  kvf_pool_head_bytes(pool, &holding.layers, 1, pool->head_bytes);
+  kvf_pages_head_bytes(pages, &holding, &holding.layers, 1, pool->head_bytes);
   for (uint32_t group = 0; group < pool->groups; group++) {
     const uint32_t blocks = pool->group_blocks[group];
     pool->named[group] = blocks > 0 ? calloc(kvf_bitmap_words(blocks), sizeof(uint64_t)) : NULL;

@@ -24,9 +24,6 @@ KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uin
 /* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 
-/* Likewise head_bytes of what a share brings: these layers, of a rank of which the tokens are dealt to so many. */
-void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX]);
-
 /* Whether these blocks can be published. KVF_INVALID: no memory, or a block that it does not have. Any id will do in a
  * group without memory here, which only memory with parts may lack. KVF_LIMIT: more than KVF_BLOCKS_PER_LEASE_MAX. */
 KVF_MUST_USE kvf_status kvf_pool_check_blocks(const kvf_pool *pool, const kvf_blocks *blocks);

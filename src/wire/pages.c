@@ -207,6 +207,23 @@ kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ra
   return holding;
 }
 
+void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
+                          uint64_t out[KVF_GROUPS_MAX])
+{
+  uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
+  for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
+    const kvf_part part = kvf_pages_part(pages, i);
+    if (kvf_layers_have(layers, part.layer)) {
+      const uint64_t bytes = (uint64_t)part.unit_bytes * part.rows * part.heads;
+      const bool is_piece = part.block_tokens > 0 && dealt > own->deal.ranks;
+      block_bytes[part.group] += is_piece ? kvf_bytes_divided(bytes * own->deal.ranks, dealt) : bytes;
+    }
+  }
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    out[group] = kvf_bytes_divided(block_bytes[group], own->share.heads);
+  }
+}
+
 static kvf_place place_of(const kvf_pages *pages, const kvf_part *part)
 {
   return (kvf_place){.stride_bytes = pages->regions[part->region].stride_bytes,

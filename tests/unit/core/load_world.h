@@ -85,16 +85,6 @@ kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ti
   return KVF_OK;
 }
 
-/* Of loads of some of a rank's layers only, which there are none of here. */
-void kvf_pool_head_bytes(const kvf_pool *pool, const kvf_layers *layers, uint32_t dealt, uint64_t out[KVF_GROUPS_MAX])
-{
-  (void)pool;
-  (void)layers;
-  (void)dealt;
-  (void)out;
-  fail();
-}
-
 /* The linker's name. NOLINTBEGIN(bugprone-reserved-identifier) */
 kvf_status __wrap_kvf_stage_shares(const kvf_pages *pages, const kvf_holding *own, const kvf_rank_record *ranks,
                                    uint32_t ranks_count, uint64_t turn, kvf_rank_share shares[KVF_RANKS_MAX],

@@ -1,4 +1,4 @@
-#include "core/load_plan.h"
+#include "wire/load_plan.h"
 
 /* The wanted ones of some blocks of a group, whose first one is `ids`-th of the ticket's. */
 static uint32_t list_blocks(const kvf_ticket *ticket, const uint32_t *destination, uint32_t group, uint32_t ids,
@@ -53,27 +53,34 @@ uint64_t kvf_load_chunk_bytes(uint64_t bytes, uint64_t largest_bytes, uint64_t c
   return even < chunk_bytes_max ? even : chunk_bytes_max;
 }
 
+/* Where the bytes of a load go, and of how many blocks they are. */
+typedef struct load {
+  const kvf_pages *own;
+  const kvf_holding *holding;
+  const uint32_t *wanted;
+} load;
+
 /* Of a share's first `layers` layers. */
-static uint64_t bytes_of(const kvf_pool *pool, const kvf_rank_share *share, uint32_t layers, const uint32_t *wanted)
+static uint64_t bytes_of(const load *of, const kvf_rank_share *share, uint32_t layers)
 {
   const kvf_layers leading = {share->layers.first, layers};
   uint64_t head_bytes[KVF_GROUPS_MAX];
   uint64_t bytes = 0;
-  kvf_pool_head_bytes(pool, &leading, share->dealt, head_bytes);
+  kvf_pages_head_bytes(of->own, of->holding, &leading, share->dealt, head_bytes);
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    bytes += wanted[group] * head_bytes[group] * share->heads;
+    bytes += of->wanted[group] * head_bytes[group] * share->heads;
   }
   return bytes;
 }
 
 /* The fewest first layers that have so many bytes; so the last of them is one that there is. */
-static uint32_t layers_with(const kvf_pool *pool, const kvf_rank_share *share, uint64_t bytes, const uint32_t *wanted)
+static uint32_t layers_with(const load *of, const kvf_rank_share *share, uint64_t bytes)
 {
   uint32_t low = 0;
   uint32_t high = share->layers.count;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (bytes_of(pool, share, middle, wanted) >= bytes) {
+    if (bytes_of(of, share, middle) >= bytes) {
       high = middle;
     } else {
       low = middle + 1;
@@ -83,13 +90,13 @@ static uint32_t layers_with(const kvf_pool *pool, const kvf_rank_share *share, u
 }
 
 /* Into runs of layers of about as many bytes. */
-static void add_cut(kvf_load_plan *plan, const kvf_pool *pool, const kvf_rank_share *share, const uint32_t *wanted)
+static void add_cut(kvf_load_plan *plan, const load *of, const kvf_rank_share *share)
 {
   const uint32_t all = share->layers.count;
-  const uint64_t each = kvf_bytes_divided(bytes_of(pool, share, all, wanted), plan->cuts);
+  const uint64_t each = kvf_bytes_divided(bytes_of(of, share, all), plan->cuts);
   uint32_t from = 0;
   for (uint32_t i = 1; i <= plan->cuts; i++) {
-    const uint32_t to = i < plan->cuts ? layers_with(pool, share, i * each, wanted) : all;
+    const uint32_t to = i < plan->cuts ? layers_with(of, share, i * each) : all;
     if (to > from) {
       plan->shares[plan->count] = *share;
       plan->shares[plan->count++].layers = (kvf_layers){share->layers.first + from, to - from};
@@ -98,9 +105,10 @@ static void add_cut(kvf_load_plan *plan, const kvf_pool *pool, const kvf_rank_sh
   }
 }
 
-void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pool *pool, const uint32_t wanted[KVF_GROUPS_MAX],
-                       const kvf_load_readers *readers)
+void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_holding *holding,
+                       const uint32_t wanted[KVF_GROUPS_MAX], const kvf_load_readers *readers)
 {
+  const load of = {own, holding, wanted};
   uint64_t blocks = 0;
   uint64_t cuts = readers->count;
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
@@ -113,7 +121,7 @@ void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pool *pool, const uint32_t
   for (uint32_t i = 0; i < plan->count && cuts > 1; i++) {
     const kvf_rank_share *share = &plan->shares[i];
     const bool helps = share->layers.count > blocks; /* else a block is less than a layer */
-    const uint64_t worth = helps ? readers_for(bytes_of(pool, share, share->layers.count, wanted), readers) : 1;
+    const uint64_t worth = helps ? readers_for(bytes_of(&of, share, share->layers.count), readers) : 1;
     cuts = worth < cuts ? worth : cuts;
   }
   if (cuts <= 1 || plan->count * cuts > KVF_RANKS_MAX) {
@@ -123,6 +131,6 @@ void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pool *pool, const uint32_t
   plan->cuts = (uint32_t)cuts;
   plan->count = 0;
   for (uint32_t i = 0; i < whole.count; i++) {
-    add_cut(plan, pool, &whole.shares[i], wanted);
+    add_cut(plan, &of, &whole.shares[i]);
   }
 }

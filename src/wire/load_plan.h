@@ -4,11 +4,11 @@
  * What goes on at the same time, each on a core of its own, are reads. A load of many blocks gives each reader as many
  * of them; one of few large blocks (states; pages of some megabytes) cannot, and each reader has some of the layers.
  * Pure. */
-#ifndef KVF_CORE_LOAD_PLAN_H
-#define KVF_CORE_LOAD_PLAN_H
+#ifndef KVF_WIRE_LOAD_PLAN_H
+#define KVF_WIRE_LOAD_PLAN_H
 
-#include "core/pool.h"
 #include "wire/rank_shares.h"
+#include "wire/ticket.h"
 
 /* The wanted blocks from position `from` of block_tokens each on, by position and then group, so that the groups'
  * prefixes grow together; states, which are of all tokens, in the last one. Writes at most
@@ -28,9 +28,10 @@ typedef struct kvf_load_plan {
   uint32_t cuts; /* shares of one rank, at most */
 } kvf_load_plan;
 
-/* Cuts a plan of one share for each rank by layers, if it has few blocks: wanted[i] of group i. */
-void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pool *pool, const uint32_t wanted[KVF_GROUPS_MAX],
-                       const kvf_load_readers *readers);
+/* Cuts a plan of one share for each rank by layers, if it has few blocks: wanted[i] of group i. `own` is the
+ * consumer rank's memory, with what it holds. */
+void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_holding *holding,
+                       const uint32_t wanted[KVF_GROUPS_MAX], const kvf_load_readers *readers);
 
 /* The bytes that a slice reads at a time, of blocks of `largest_bytes` at most: as few chunks as there can be, but as
  * many for one reader as for another. */
