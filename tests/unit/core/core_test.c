@@ -321,6 +321,16 @@ WORLD_TEST(there_is_one_memory_at_a_time)
   assert_int_equal(producer()->context.welcome.generation, 2);
 }
 
+WORLD_TEST(ranks_share_the_heads_evenly)
+{
+  kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 3};
+  kvf_welcome welcome = {.ranks = 2, .regions_count = 1, .regions = &region};
+  assert_true(kvf_core_clear_memory(producer(), world.now_ns));
+  producer()->context.config.ranks = 2;
+  assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_INVALID);
+  assert_false(producer()->pool.exists);
+}
+
 WORLD_TEST(clearing_memory_ends_its_leases)
 {
   kvf_event event;
