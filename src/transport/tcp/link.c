@@ -183,13 +183,12 @@ static bool stage_read(kvf_tcp_link *link)
   if (out == NULL) {
     return false;
   }
-  const kvf_chunk chunk = kvf_chunk_of(&link->driven.pages->plan, wanted, NULL);
   kvf_data_read message = {.read_id = wanted->id,
                            .lease = wanted->lease,
                            .remote_head = wanted->remote_head,
                            .local_head = wanted->local_head,
                            .heads = wanted->heads,
-                           .want = kvf_chunk_want(&chunk),
+                           .want = kvf_chunk_want(&read->driven.chunk),
                            .items_count = wanted->items_count};
   size_t bytes = 0;
   kvf_status status = kvf_data_read_encode(&message, wanted->items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
