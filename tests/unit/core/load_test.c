@@ -9,13 +9,18 @@
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_GROUPS * RANKS_BLOCKS];
 
-static void open_world(const ranks_options *options)
+static void open_with(const ranks_options *options, uint32_t positions)
 {
   ranks_open(options);
-  ranks_ticket(&ticket, ids, POSITIONS);
+  ranks_ticket(&ticket, ids, positions);
   for (uint32_t i = 0; i < world.ranks; i++) {
     ranks_publish(i, &ticket);
   }
+}
+
+static void open_world(const ranks_options *options)
+{
+  open_with(options, POSITIONS);
 }
 
 static ranks_options simple(void)
@@ -268,11 +273,7 @@ static void begin_few(const engines *both, uint32_t rank, uint32_t groups, uint3
   ranks_options options = split(both, rank);
   options.groups = groups;
   options.config.chunk_bytes = UINT32_MAX;
-  ranks_open(&options);
-  ranks_ticket(&ticket, ids, 1);
-  for (uint32_t i = 0; i < world.ranks; i++) {
-    ranks_publish(i, &ticket);
-  }
+  open_with(&options, 1);
   world.hold_reads = held;
   world.consumer.core.loads.readers = (kvf_load_readers){.count = readers, .spread_bytes = 1};
   assert_int_equal(ranks_load(&ticket, 1), KVF_OK);
