@@ -137,7 +137,7 @@ static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
   return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
-/* Readers that are left for one of several slices of a rank. */
+/* Slices that a rank's share was cut into have the readers between them. */
 static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 {
   const kvf_config *config = &loads->context->config;

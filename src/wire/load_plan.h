@@ -1,9 +1,8 @@
-/* What a load reads from one source: which blocks, and in which slices: for each producer rank that has some of them,
- * that rank's share.
+/* What a load reads from one source: which blocks, and the shares of which producer ranks. Pure.
  *
- * What goes on at the same time, each on a core of its own, are reads. A load of many blocks gives each reader as many
- * of them; one of few large blocks (states; pages of some megabytes) cannot, and each reader has some of the layers.
- * Pure. */
+ * Several reads go on at the same time, each on a core of its own, and each reader is to have as much of the load. Many
+ * blocks can be dealt out evenly. Few large ones (states; pages of some megabytes) cannot: then each rank's share is
+ * cut by layers. */
 #ifndef KVF_WIRE_LOAD_PLAN_H
 #define KVF_WIRE_LOAD_PLAN_H
 

@@ -60,12 +60,13 @@ typedef struct kvf_holding {
  * in turn. */
 kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 
-/* By group: of a head of a block, of these layers, on average over the group's parts, for a rank that reads from one of
- * `dealt` that tokens are dealt to. */
+/* Bytes of a head of the share in a block of each group: of these layers, on average over the group's parts, as they
+ * come from a rank that is one of `dealt` that tokens are dealt to. */
 void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX]);
 
-/* What a reader wants of a producer rank's pages, in terms of that rank only; the same for all reads of a link. */
+/* What a reader wants of a producer rank's pages, in terms of that rank only. A link's is the same for all its
+ * reads; one of them may be of some of the layers. */
 typedef struct kvf_want {
   uint32_t first_layer;
   uint32_t layers;                 /* from that one on */
