@@ -170,8 +170,8 @@ typedef struct kvf_load_params {
  * the library's until KVF_EVENT_RELEASED: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD)
  * comes by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status
  * and all that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks
- * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(); KVF_INCOMPATIBLE also: the producer's
- * ranks do not have this rank's layers, heads or tokens, as the log says. KVF_INVALID: no memory registered, a block id
+ * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(); KVF_INCOMPATIBLE also: no source's
+ * ranks have this rank's layers, heads or tokens, as the log says. KVF_INVALID: no memory registered, a block id
  * out of range or named twice in its group, positions that do not fit the ticket, or a point that the registered
  * memory's kind does not know. KVF_EXISTS: a load of this request is not released yet. KVF_NO_RESOURCE:
  * loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small load over local

@@ -1052,6 +1052,31 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   return KVF_OK;
 }
 
+/* Goes on after `failed` from the next source, or other ranks of one, that can be read from; false if there is none. */
+static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_address *failed)
+{
+  char from[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format(failed, from);
+  drop_source(loads, now_ns, load);
+  while (kvf_load_sources_has_next(load->others)) {
+    const kvf_load_source source = kvf_load_sources_next(load->others);
+    if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
+      char to[KVF_ADDRESS_TEXT_BYTES] = "";
+      if (load->slices_count > 0) {
+        kvf_address_format(&load->slices[0].peer->key.address, to);
+      }
+      loads->stats.source_switches++;
+      kvf_context_log(loads->context, now_ns, load->report.status,
+                      load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
+                      "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
+                      (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
+                      load->report.prefix, load->report.blocks, to);
+      return true;
+    }
+  }
+  return false;
+}
+
 kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load,
                            uint64_t point)
 {
@@ -1076,38 +1101,15 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   }
   const kvf_load_source first = {good.tickets[0], good.digests[0], false};
   status = read_source(loads, now_ns, open, &first, load->destination.ids);
+  if (status != KVF_OK && kvf_status_describe(status)->retry_elsewhere) {
+    open->report.status = status;
+    status = go_on(loads, now_ns, open, &first.ticket->rank[0].address) ? KVF_OK : status;
+  }
   if (status != KVF_OK) {
     loads->stats.outcomes[kvf_status_index(status)]++; /* no event comes that would count it */
     load_free(loads, open);
   }
   return status;
-}
-
-/* Goes on from the next source, or other ranks of one, that can be read from; false if there is none. */
-static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
-{
-  char from[KVF_ADDRESS_TEXT_BYTES] = "";
-  if (load->slices_count > 0) {
-    kvf_address_format(&load->slices[0].peer->key.address, from);
-  }
-  drop_source(loads, now_ns, load);
-  while (kvf_load_sources_has_next(load->others)) {
-    const kvf_load_source source = kvf_load_sources_next(load->others);
-    if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
-      char to[KVF_ADDRESS_TEXT_BYTES] = "";
-      if (load->slices_count > 0) {
-        kvf_address_format(&load->slices[0].peer->key.address, to);
-      }
-      loads->stats.source_switches++;
-      kvf_context_log(loads->context, now_ns, load->report.status,
-                      load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
-                      "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-                      (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
-                      load->report.prefix, load->report.blocks, to);
-      return true;
-    }
-  }
-  return false;
 }
 
 void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
@@ -1116,7 +1118,8 @@ void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
   while ((link = kvf_list_pop_front(&loads->going_on)) != NULL) {
     kvf_open_load *load = KVF_CONTAINER_OF(link, kvf_open_load, going_on);
     if (load->state == LOAD_HELD) {
-      if (now_ns < load->deadline_ns && go_on(loads, now_ns, load)) {
+      const kvf_address failed = load->slices[0].peer->key.address;
+      if (now_ns < load->deadline_ns && go_on(loads, now_ns, load, &failed)) {
         continue;
       }
       tell(loads, load);

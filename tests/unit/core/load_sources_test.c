@@ -1,5 +1,6 @@
 /* Loads whose ticket names several sources: one outcome and one release, whatever the attempts come to. */
 
+#include "base/status.h"
 #include "ranks_world.h"
 #include "test.h"
 
@@ -171,6 +172,28 @@ RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
   assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS);
   assert_int_equal(core()->loads.stats.source_switches, 2);
   assert_over(KVF_OK, POSITIONS);
+}
+
+/* Not this rank's layers, or too many producers in use. */
+RANKS_TEST(sources_that_cannot_be_begun_are_passed_over)
+{
+  for (uint32_t bad = 1; bad <= 3; bad++) {
+    open_world(1);
+    for (uint32_t i = 0; i < bad; i++) {
+      tickets[i].rank[0].layers.first += 100;
+    }
+    assert_int_equal(start(3), bad < 3 ? KVF_OK : KVF_INCOMPATIBLE);
+    assert_int_equal(world.wires[0].dials, 0);
+    if (bad < 3) {
+      assert_int_equal(ranks_complete(bad, POSITIONS, KVF_OK), POSITIONS);
+      assert_int_equal(core()->loads.stats.source_switches, 1);
+      assert_over(KVF_OK, POSITIONS);
+    } else {
+      assert_nothing_is_told();
+      assert_int_equal(core()->loads.stats.outcomes[kvf_status_index(KVF_INCOMPATIBLE)], 1);
+      assert_null(core()->loads.by_id);
+    }
+  }
 }
 
 /* What an earlier source has brought counts, and the last one says why it is not more. */
