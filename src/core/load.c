@@ -105,7 +105,8 @@ struct kvf_open_load {
   kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
   kvf_list ready_slices;
   uint32_t reads_in_flight;
-  uint64_t byte_ns; /* when its last byte arrived; at first when it began */
+  bool is_unverified; /* a chunk has come that its transport did not check */
+  uint64_t byte_ns;   /* when its last byte arrived; at first when it began */
   uint64_t bytes;
 };
 
@@ -236,7 +237,8 @@ static void confirm(kvf_loads *loads, const kvf_load_chunk *chunk, uint32_t coun
   slice->good_count += count;
   slice->peer->stat.blocks += whole;
   loads->stats.blocks += whole;
-  if (chunk->verified > 0) {
+  slice->load->is_unverified |= chunk->verified == 0;
+  if (chunk->verified > 0 && (slice->load->cuts == 1 || !slice->load->is_unverified)) {
     loads->stats.verified += whole;
   } else if (loads->context->config.checksum) {
     loads->stats.unverified += whole;
@@ -920,6 +922,7 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
 static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   load->state = LOAD_READING;
+  load->is_unverified = false;
   load->byte_ns = now_ns;
   load->bytes = 0;
   if (load->items_count == 0) {
