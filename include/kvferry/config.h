@@ -44,7 +44,8 @@ typedef struct kvf_config {
   uint32_t ranks;        /* ranks of the engine */
   uint32_t block_tokens; /* tokens of a block; blocks pair by token position */
   /* The same by KV group, comma-separated, where they differ: block_tokens is then a multiple of each. 0: a state, one
-     block of a lease, which stands for all of its tokens. Empty: all groups are alike */
+     block of a lease, which stands for all of its tokens; where there is nothing but states, block_tokens is no less
+     than the longest prompt. Empty: all groups are alike */
   char group_block_tokens[KVF_IDENTITY_BYTES_MAX];
   uint32_t identity_fields;
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];

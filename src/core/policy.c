@@ -27,11 +27,13 @@ uint32_t kvf_policy_recompute_tokens(const kvf_policy_input *input)
   return input->tokens - keep_tokens(input);
 }
 
+/* A report that is not of all blocks is neither a success nor of all tokens. */
 static kvf_status effective_status(const kvf_policy_input *input)
 {
   const kvf_report *report = &input->report;
   if (report->prefix > report->blocks || (uint64_t)report->blocks * input->block_tokens < input->tokens ||
-      (report->status == KVF_OK && !is_complete(input))) {
+      (!is_complete(input) &&
+       (report->status == KVF_OK || (uint64_t)report->prefix * input->block_tokens >= input->tokens))) {
     return KVF_INVALID;
   }
   return kvf_status_describe(report->status)->status;

@@ -57,9 +57,12 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
       return KVF_INVALID;
     }
   }
-  const uint32_t positions = kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens);
-  return positions > KVF_BLOCKS_PER_LEASE_MAX || kvf_ticket_all_positions(ticket) > KVF_BLOCKS_PER_LEASE_MAX ? KVF_LIMIT
-                                                                                                             : KVF_OK;
+  const uint64_t all = kvf_ticket_all_positions(ticket);
+  if (all > KVF_BLOCKS_PER_LEASE_MAX) {
+    return KVF_LIMIT;
+  }
+  /* Where there are only states: a report says by the number of blocks which tokens are good. */
+  return all < kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens) ? KVF_INVALID : KVF_OK;
 }
 
 /* Everything but the ids. */

@@ -23,7 +23,7 @@ typedef struct kvf_ticket {
   kvf_rank_record rank[KVF_RANKS_MAX]; /* valid; the i-th is of rank i; tokens are dealt to as many for all */
   kvf_lease lease;
   kvf_prompt prompt;
-  uint32_t block_tokens; /* above 0: a multiple of those of each group */
+  uint32_t block_tokens; /* above 0: a multiple of those of each group; of states only, as many as the prompt has */
   uint32_t ttl_ms;       /* above 0 */
   uint8_t compat[KVF_HASH_BYTES];
   uint32_t fields; /* that `compat` is the hash of: at most KVF_IDENTITY_FIELDS_MAX */

@@ -135,11 +135,25 @@ TEST(blocks_that_hold_fewer_tokens_than_offered_are_no_success)
   assert_int_equal(kvf_policy_decide(&input).status, KVF_INVALID);
 }
 
+/* Of two groups: a prefix of so many positions is all of them. */
+TEST(a_failed_load_has_not_all_tokens)
+{
+  kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, 9, KVF_DEADLINE);
+  input.report.blocks = 20;
+  assert_int_equal(kvf_policy_decide(&input).keep_tokens, 144);
+  input.report.prefix = 10;
+  assert_int_equal(kvf_policy_decide(&input).action, KVF_ACTION_FAIL);
+  assert_int_equal(kvf_policy_decide(&input).status, KVF_INVALID);
+}
+
 TEST(products_do_not_overflow)
 {
-  kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, 65537, KVF_DEADLINE);
+  kvf_policy_input input = input_of(KVF_POLICY_RECOMPUTE, 65535, KVF_DEADLINE);
   input.report.blocks = 70000;
   input.block_tokens = 65536;
   input.tokens = UINT32_MAX;
-  assert_int_equal(kvf_policy_decide(&input).keep_tokens, UINT32_MAX);
+  assert_int_equal(kvf_policy_decide(&input).keep_tokens, UINT32_MAX - 65535);
+  input.report.prefix = 65537;
+  assert_int_equal(kvf_policy_recompute_tokens(&input), 0);
+  assert_int_equal(kvf_policy_decide(&input).status, KVF_INVALID);
 }

@@ -288,12 +288,12 @@ TEST(test_encoding_refuses)
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
   ticket.groups = 1;
-  ticket.group_tokens[0] = 0; /* one position for any number of tokens: as many as blocks could have */
+  ticket.group_tokens[0] = 0; /* a state alone: one position */
   ticket.counts[0] = 1;
-  ticket.prompt.tokens = KVF_BLOCKS_PER_LEASE_MAX * 16;
+  ticket.prompt.tokens = ticket.block_tokens = 1 << 24;
   assert_int_equal(encode_status(&ticket), KVF_OK);
   ticket.prompt.tokens++;
-  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
   ticket.prompt.tokens = 97;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
