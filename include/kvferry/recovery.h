@@ -139,9 +139,11 @@ typedef struct kvf_recovery_event {
   kvf_status status; /* the worst of the ranks: why there is something to recover; KVF_OK for READY */
   uint64_t request_id;
   uint64_t user;
-  uint64_t ranks_mask;       /* ABORT: ranks that are not released */
-  uint32_t blockers;         /* TERMINATE: why the request cannot be rewound */
-  uint32_t confirmed_blocks; /* READY, REWIND: K, the good blocks that follow the local prefix without a gap */
+  uint64_t ranks_mask; /* ABORT: ranks that are not released */
+  uint32_t blockers;   /* TERMINATE: why the request cannot be rewound */
+  /* READY, REWIND: K, the good blocks of each group that follow the local prefix. Behind a position where a group has
+   * none (its window has passed it) they are all or none */
+  uint32_t confirmed_blocks;
   uint32_t computed_tokens;  /* READY, REWIND: leading tokens whose KV is good: local_prefix + K * block_tokens */
   uint32_t recompute_tokens; /* REWIND: of the tokens that were to be loaded, those to compute instead */
 } kvf_recovery_event;

@@ -17,6 +17,7 @@ typedef struct kvf_recovery_entry {
   uint32_t tokens;
   uint32_t prompt_tokens;
   uint32_t local_blocks;
+  uint32_t first_gap; /* the first position behind those where some group has no block */
   uint32_t blockers;
   uint32_t kept;        /* leading blocks of each group that the engine was told are good */
   uint32_t first_block; /* of its loaded blocks */
@@ -86,12 +87,12 @@ static uint32_t group_blocks_of(const kvf_recovery *recovery, const kvf_recovery
   return positions_of(entry) / recovery->options.groups;
 }
 
-/* Leading blocks of each group that are good, the local prefix at least. With several groups a load is all or nothing:
- * their blocks do not cover the same tokens. */
+/* Leading blocks of each group that are good, the local prefix at least. Behind a block that is not there, since its
+ * window has passed it, a token before the last may look at it: then all is good or nothing. */
 static uint32_t good_blocks_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
   uint32_t prefix = entry->ranks.merged.prefix;
-  uint32_t good = recovery->options.groups == 1 ? prefix : 0;
+  uint32_t good = prefix <= entry->first_gap ? prefix : 0;
   if (prefix == positions_of(entry)) {
     good = group_blocks_of(recovery, entry);
   }
@@ -253,6 +254,19 @@ static kvf_status own_blocks(kvf_recovery *recovery, kvf_recovery_entry *entry, 
     entry->first_block = index + 1;
   }
   return KVF_OK;
+}
+
+static uint32_t find_gap(const kvf_recovery *recovery, const kvf_recovery_entry *entry, const kvf_blocks *blocks)
+{
+  const uint32_t group_blocks = group_blocks_of(recovery, entry);
+  uint32_t gap = group_blocks;
+  for (uint32_t i = 0; i < positions_of(entry); i++) {
+    const uint32_t position = i % group_blocks;
+    if (position >= entry->local_blocks && position < gap && blocks->ids[i] == KVF_BLOCK_NONE) {
+      gap = position;
+    }
+  }
+  return gap;
 }
 
 static kvf_status check_failed(const kvf_recovery *recovery, uint32_t rank, uint32_t group, const uint32_t *block_ids,
@@ -562,6 +576,7 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->ranks =
       kvf_ranks_of(recovery->options.ranks, request->request_id,
                    kvf_ticket_positions(request->tokens, recovery->options.block_tokens) * recovery->options.groups);
+  entry->first_gap = find_gap(recovery, entry, &request->blocks);
   entry->blockers = request->blockers;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
@@ -606,7 +621,9 @@ kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
   if (entry == NULL) {
     return KVF_NOT_FOUND;
   }
-  bool contradicts_itself = report->status == KVF_OK && report->prefix < report->blocks;
+  bool is_whole = report->prefix == report->blocks;
+  bool contradicts_itself =
+      !is_whole && (report->status == KVF_OK || report->prefix >= group_blocks_of(recovery, entry));
   kvf_status status = contradicts_itself ? KVF_INVALID : kvf_ranks_report(&entry->ranks, report);
   recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);
   review(recovery, entry);

@@ -67,14 +67,11 @@ bool sim_is_released(const sim_world *world, const sim_job *job)
   return true;
 }
 
-/* Leading positions that are good in all groups: with several of them, all or the local prefix. */
+/* Leading positions that are good in all groups. */
 static uint32_t good_positions(const sim_world *world, const sim_job *job)
 {
   uint32_t positions = sim_prompt_at(job->prompt)->positions;
-  uint32_t good = job->parked.prefix;
-  if (world->groups > 1) {
-    good = good == positions * world->groups ? positions : 0;
-  }
+  uint32_t good = job->parked.prefix == positions * world->groups ? positions : job->parked.prefix;
   return good > job->skip ? good : job->skip;
 }
 
@@ -201,7 +198,6 @@ static void on_decision(sim_world *world, sim_job *job, const kvf_recovery_event
 {
   const char *promise;
   const char *wrong = wrong_decision(world, job, event, &promise);
-  uint32_t groups_kept = good_positions(world, job) * world->groups;
   if (wrong != NULL) {
     fail(world, job, event, promise, wrong);
     return;
@@ -221,8 +217,8 @@ static void on_decision(sim_world *world, sim_job *job, const kvf_recovery_event
   job->parked.kept = good_positions(world, job);
   for (uint32_t rank = 0; is_first && event->kind != KVF_RECOVERY_TERMINATE && rank < world->engines[job->engine].ranks;
        rank++) {
-    sim_job_check_prefix(world, job, &world->nodes[job->engine * SIM_NODES_EACH + rank],
-                         world->groups == 1 || event->kind == KVF_RECOVERY_READY ? groups_kept : 0, "is recovered");
+    sim_job_check_prefix(world, job, &world->nodes[job->engine * SIM_NODES_EACH + rank], job->parked.kept,
+                         "is recovered");
   }
 }
 

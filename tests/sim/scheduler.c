@@ -196,8 +196,7 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
   job->parked.blockers = blockers;
   job->parked.prefix = UINT32_MAX;
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    sim_job_check_prefix(world, job, rank_of(world, job, rank), world->groups == 1 ? job->skip : 0,
-                         "has a local prefix");
+    sim_job_check_prefix(world, job, rank_of(world, job, rank), job->skip, "has a local prefix");
   }
   later(world, job, on_patience, 0,
         kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.release_timeout_ms) + PATIENCE_NS);
@@ -218,7 +217,7 @@ static void on_bar(sim_world *world, const sim_event *event)
 static uint32_t failed_blocks(sim_world *world, const sim_job *job, uint32_t rank, sim_news *news)
 {
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
-  uint32_t first = world->groups == 1 && news->report.prefix > job->skip ? news->report.prefix : job->skip;
+  uint32_t first = news->report.prefix > job->skip ? news->report.prefix : job->skip;
   news->first_failed = first;
   for (uint32_t position = first; position < prompt->positions; position++) {
     uint32_t block = job->ids[news->group * prompt->positions + position];
@@ -394,11 +393,11 @@ static void on_take_back(sim_world *world, const sim_event *event)
   if (job == NULL || job->parked.is_ending) {
     return;
   }
-  uint32_t blocks = sim_prompt_at(job->prompt)->positions * world->groups;
+  uint32_t positions = sim_prompt_at(job->prompt)->positions;
   kvf_report report = {.request_id = job->info.id,
                        .ranks_mask = UINT64_C(1) << event->b,
-                       .blocks = blocks,
-                       .prefix = sim_choose(&world->tape, blocks),
+                       .blocks = positions * world->groups,
+                       .prefix = sim_choose(&world->tape, positions),
                        .status = KVF_CHECKSUM};
   sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_REPORT, .rank = event->b, .report = report});
 }
