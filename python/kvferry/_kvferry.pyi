@@ -240,6 +240,8 @@ def options() -> list[tuple[str, str, str, str, str]]:
 
 VERSION: Final[str]
 BLOCK_NONE: Final[int]
+BLOCKS_PER_LEASE_MAX: Final[int]
+GROUPS_MAX: Final[int]
 MEMORY_HOST: Final[int]
 MEMORY_CUDA: Final[int]
 EVENT_LEASE_ENDED: Final[int]

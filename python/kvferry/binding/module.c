@@ -220,6 +220,8 @@ static int add_constants(PyObject *module)
     long value;
   } constants[] = {
       {"BLOCK_NONE", (long)KVF_BLOCK_NONE},
+      {"BLOCKS_PER_LEASE_MAX", KVF_BLOCKS_PER_LEASE_MAX},
+      {"GROUPS_MAX", KVF_GROUPS_MAX},
       {"MEMORY_HOST", KVF_MEMORY_HOST},
       {"MEMORY_CUDA", KVF_MEMORY_CUDA},
       {"EVENT_LEASE_ENDED", KVF_EVENT_LEASE_ENDED},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import Publication, _kvferry
 
-from .messages import News, Orders, count_wanted, log_left_out
+from .messages import News, Orders, count_positions, count_wanted, log_left_out
 from .metrics import Counters
 
 if TYPE_CHECKING:
@@ -103,6 +103,9 @@ class Producer:
 
     def publish(self, orders: Orders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None) -> None:
         """This step computes the prompt's last tokens, with this LoRA adapter."""
+        if count_positions(blocks) > _kvferry.BLOCKS_PER_LEASE_MAX:
+            self.refuse(key, _kvferry.status_name(_kvferry.LIMIT))
+            return
         if key in self._reserved:
             reserved, lease_id = self._reserved.pop(key)
         else:
