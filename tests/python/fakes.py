@@ -206,7 +206,7 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
                                      multimodal_config=None, use_mla=False),
         speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
-        lora_config=None)
+        lora_config=None, num_prefill_lookahead_tokens=0)
 
 
 def vllm_scheduler(errors: set[str]) -> Any:

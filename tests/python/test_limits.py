@@ -20,7 +20,7 @@ from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_con
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import config, weights  # noqa: E402
-from kvferry.vllm.groups import Groups  # noqa: E402
+from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
@@ -104,10 +104,14 @@ def test_when_the_cache_is_laid_out() -> None:
     def register(tensor: Any) -> Callable[[], Any]:
         return lambda: pool_of({"l0": tensor}, groups(spec()), Split(0, 1, None))
 
+    drafting = vllm_config()
+    drafting.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="extract_hidden_states")
     good = torch.zeros(POOL_BLOCKS, 2, 32, 32)
     refused = [
         lambda: Groups(groups(cross)),
+        lambda: without_drafts(drafting, groups(spec()), True),
         lambda: Groups(groups(state)),
+        lambda: Groups(groups(*[spec()] * 17)),
         lambda: Groups(groups(spec(block_size=48), spec(block_size=64))),
         register(torch.zeros(POOL_BLOCKS, 2, 32, 24)),
         register(torch.zeros(POOL_BLOCKS, 32, 2, 32)),

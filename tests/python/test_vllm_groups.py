@@ -58,7 +58,7 @@ def config(*specs: Any) -> KVCacheConfig:
 @pytest.mark.parametrize(("specs", "block_tokens", "by_group"), [
     ((spec(),), "32", ""), ((spec(), window(64)), "32", ""), ((spec(), spec(block_size=64)), "64", "32,64"),
     ((spec(block_size=16), state()), "16", "16,0"), ((spec(block_size=16), state(48, "align")), "16", "16,0"),
-    ((state(),), str(MAX_LEN), "0")])
+    ((state(),), str(1 << 24), "0"), ((state(48, "align"),), str(1 << 24), "0")])
 def test_options_of_the_node(specs: tuple[Any, ...], block_tokens: str, by_group: str) -> None:
     groups = Groups(config(*specs))
     assert groups.options() == {"block_tokens": block_tokens, "group_block_tokens": by_group}
@@ -86,6 +86,21 @@ def test_a_prefix_is_kept_if_all_that_it_looks_at_is_there(specs: tuple[Any, ...
 
 def test_of_a_state_all_or_nothing_is_kept() -> None:
     assert Groups(config(spec(block_size=16), state())).keep_from(100) == ALL_OR_NONE
+
+
+def test_of_blocks_that_are_not_carried_all_or_nothing_is_kept() -> None:
+    """Unless what is kept is whole ones of them: vLLM zeroes the rest."""
+    for size, keep_from in ((64, ALL_OR_NONE), (16, 0)):
+        given = config(spec(block_size=32), spec(block_size=size))
+        given.kv_cache_groups[1].enable_kv_transfer = False
+        assert Groups(given).keep_from(100) == keep_from
+
+
+@pytest.mark.parametrize(("specs", "lookahead", "left_out"), [
+    ((spec(),), 1, 0), ((spec(), window(64)), 1, 1), ((spec(),), 3, 2), ((spec(), window(64)), 3, 2)])
+def test_what_several_mtp_modules_have_read_ahead_is_computed_again(specs: tuple[Any, ...], lookahead: int, left_out: int) -> None:
+    groups = Groups(config(*specs), lookahead)
+    assert groups.left_out == left_out and groups.not_handed_over == 0
 
 
 def ids(packed: tuple[bytes, ...]) -> list[list[int]]:
@@ -162,6 +177,17 @@ def test_the_last_token_is_not_computed() -> None:
     (publication,) = orders.publish
     assert publication.prompt == prompt and ids(publication.blocks) == [[5, 6, 7], [9]]
     assert [block.block_id for block in made._leases[publication.user].held] == [9]  # the engine will write to its table
+
+
+def test_a_prompt_of_more_blocks_than_a_lease_has_gets_no_ticket() -> None:
+    node, made = producer()
+    a, most = a_request(81), _kvferry.BLOCKS_PER_LEASE_MAX
+    made.arrive(a)
+    for positions, refused in ((most, False), (most + 1, True)):
+        orders = Orders()
+        made.publish(orders, "a", b"", (bytes(4 * (positions - 1)), bytes(4)))
+        assert bool(orders.publish) != refused
+    assert made._counters.take() == {"no_tickets": {"limit": 1}}
 
 
 @pytest.mark.parametrize(("fields", "reason"), [

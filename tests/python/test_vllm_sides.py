@@ -216,7 +216,7 @@ def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> 
     for groups in (apart, [KVCacheGroupSpec([*target, drafter], both)]):
         given = KVCacheConfig(num_blocks=4, kv_cache_tensors=[], kv_cache_groups=groups)
         assert without_drafts(engine, given, carry) == (given, []), "no drafter"
-        engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True)
+        engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="mtp")
         carried, drafts = without_drafts(engine, given, carry)
         engine.speculative_config = None
         assert drafts == ([drafter] if left_out else [])
@@ -225,6 +225,15 @@ def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> 
         assert len(carried.select_transfer_block_ids([[1]] * len(groups))) == len(carried.transfer_groups)
         if left_out:
             assert identity._groups(carried) == identity._groups(KVCacheConfig(4, [], [KVCacheGroupSpec(target, spec())]))
+
+
+def test_states_are_not_a_drafter_s() -> None:
+    """Falcon-H1 numbers them after its attention layers."""
+    state = MambaSpec(block_size=1024, shapes=((2, 8),), dtypes=(torch.float32,))
+    given = KVCacheConfig(4, [], [KVCacheGroupSpec(["model.layers.0.attn"], spec()), KVCacheGroupSpec(["model.2.mixer"], state)])
+    engine = vllm_config()
+    engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="draft_model")
+    assert without_drafts(engine, given, False) == (given, [])
 
 
 def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class Consumer(consumer.Consumer):
         super().__init__(node, counters, failures, in_flight(vllm_config, kv_cache_config))
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
-        self._groups = Groups(kv_cache_config)
+        self._groups = Groups(kv_cache_config, vllm_config.num_prefill_lookahead_tokens)
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
         self.offloaders: list[OffloadingConnectorScheduler] = []  # beside us in a MultiConnector

@@ -17,6 +17,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from kvferry import _kvferry
 from kvferry.engine.messages import pack_blocks
 
 from .layout import LayoutError, is_numbered_apart, layer_specs, one_spec
@@ -30,6 +31,8 @@ SUPPORTED = (FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, ML
 """Exactly these: kinds derived from them keep other things in their blocks."""
 ALL_OR_NONE = 0xffffffff
 """As the least number of tokens that are kept of a failed load."""
+LONGEST_PROMPT = 1 << 24
+"""As the tokens of a block where there are only states: the most that the library's block_tokens can be."""
 
 
 def is_supported(spec: KVCacheSpec) -> bool:
@@ -65,8 +68,10 @@ def _skipped_tokens(spec: KVCacheSpec, tokens: int) -> int:
     return 0
 
 
-def _is_draft(name: str, target_layers: int) -> bool:
-    return is_numbered_apart(name) or any(part.isdigit() and int(part) >= target_layers for part in name.split("."))
+def _is_draft(name: str, spec: KVCacheSpec, target_layers: int) -> bool:
+    """vLLM knows no drafter that has a state, but models that number their states after their attention (Falcon-H1)."""
+    is_numbered_after = any(part.isdigit() and int(part) >= target_layers for part in name.split("."))
+    return not isinstance(spec, MambaSpec) and (is_numbered_apart(name) or is_numbered_after)
 
 
 def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
@@ -75,9 +80,12 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
     speculative = vllm_config.speculative_config
     if speculative is None or not speculative.uses_draft_kv_cache():
         return kv_cache_config, []
+    if speculative.method == "extract_hidden_states":
+        raise LayoutError("kvferry does not carry the hidden states that extract_hidden_states keeps: take the method out of "
+                          "speculative_config, or kvferry out of kv_transfer_config")
     target_layers = vllm_config.model_config.get_total_num_hidden_layers()
     specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
-    drafts = [name for name in specs if _is_draft(name, target_layers)]
+    drafts = [name for name, spec in specs.items() if _is_draft(name, spec, target_layers)]
     block_tokens = {spec.block_size for name, spec in specs.items() if name not in drafts}
     if carry and all(is_supported(specs[name]) and specs[name].block_size in block_tokens for name in drafts):
         return kv_cache_config, []
@@ -91,23 +99,32 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
 
 
 class Groups:
-    def __init__(self, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, kv_cache_config: KVCacheConfig, lookahead: int = 0) -> None:
+        """`lookahead`: vLLM's num_prefill_lookahead_tokens."""
         self._config = kv_cache_config
         self._groups = kv_cache_config.transfer_groups
         self._check_layers()
         self._sizes = [one_spec(group).block_size for group in self._groups]
         by_token = [size for group, size in zip(self._groups, self._sizes) if not is_state(group)]
-        self.block_tokens = max(by_token or self._sizes)
+        self.block_tokens = max(by_token, default=LONGEST_PROMPT)
         if any(self.block_tokens % size for size in by_token):
-            raise LayoutError(f"kvferry needs KV groups whose block sizes divide the largest one, not {sorted(set(by_token))}")
+            raise LayoutError(f"kvferry needs KV groups whose block sizes divide the largest one, not {sorted(set(by_token))}: "
+                              "start the engine with another --block-size")
+        self._keeps_parts = not any(map(is_state, self._groups)) and all(
+            self.block_tokens % group.kv_cache_spec.block_size == 0 for group in kv_cache_config.kv_cache_groups)
+        """Of a failed load: vLLM takes a prefix that is whole blocks of all groups, also of those that are not carried."""
         # vLLM computes a prompt's last token again. To what it takes for loaded it applies the windows: of all N tokens they
         # leave what token N looks at, not token N-1. A state that has seen token N must not see it again.
-        self.left_out = int(any(map(slides, self._groups)))
+        # Several MTP modules, each of which reads one token further ahead, have no right KV of the last ones where a prompt ends.
+        self.left_out = max(int(any(map(slides, self._groups))), lookahead - 1)
         """Tokens at a prompt's end that a load leaves to be computed."""
         self.not_handed_over = int(any(map(is_state, self._groups)))
         """Tokens at a prompt's end that the ticket is not of: the producer does not compute them either."""
 
     def _check_layers(self) -> None:
+        if not 0 < len(self._groups) <= _kvferry.GROUPS_MAX:
+            raise LayoutError(f"kvferry carries 1 to {_kvferry.GROUPS_MAX} KV groups, and vLLM has made {len(self._groups)} of this "
+                              "model's layers: if they are too many, --disable-hybrid-kv-cache-manager may put them into one")
         for group in self._groups:
             for name, spec in layer_specs(group):
                 if not is_supported(spec):
@@ -160,7 +177,7 @@ class Groups:
     def keep_from(self, tokens: int) -> int:
         """How long a good prefix of a failed load of a prompt must be to be of use: what is next to be computed looks at blocks
         that vLLM, for the whole prompt, does not even have."""
-        if self.not_handed_over:
+        if not self._keeps_parts:
             return ALL_OR_NONE
         held = self._firsts(tokens - self.left_out)
         lengths = range(0, tokens, self.block_tokens)
