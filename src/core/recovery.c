@@ -235,12 +235,15 @@ static void disown_blocks(kvf_recovery *recovery, const kvf_recovery_entry *entr
   }
 }
 
-/* From the last block to the first, so that the list ends up in order. */
+/* From the last block to the first, so that the list ends up in order. Finds the entry's first gap on the way. */
 static kvf_status own_blocks(kvf_recovery *recovery, kvf_recovery_entry *entry, const kvf_blocks *blocks)
 {
   uint32_t group_blocks = group_blocks_of(recovery, entry);
+  entry->first_gap = group_blocks;
   for (uint32_t i = positions_of(entry); i-- > 0;) {
+    uint32_t position = i % group_blocks;
     if (blocks->ids[i] == KVF_BLOCK_NONE) {
+      entry->first_gap = position >= entry->local_blocks && position < entry->first_gap ? position : entry->first_gap;
       continue;
     }
     uint32_t index = recovery->group_first[i / group_blocks] + blocks->ids[i];
@@ -249,24 +252,11 @@ static kvf_status own_blocks(kvf_recovery *recovery, kvf_recovery_entry *entry, 
       disown_blocks(recovery, entry);
       return KVF_EXISTS;
     }
-    *block = (kvf_recovery_block){
-        .owner = index_of(recovery, entry) + 1, .next = entry->first_block, .position = i % group_blocks};
+    *block =
+        (kvf_recovery_block){.owner = index_of(recovery, entry) + 1, .next = entry->first_block, .position = position};
     entry->first_block = index + 1;
   }
   return KVF_OK;
-}
-
-static uint32_t find_gap(const kvf_recovery *recovery, const kvf_recovery_entry *entry, const kvf_blocks *blocks)
-{
-  const uint32_t group_blocks = group_blocks_of(recovery, entry);
-  uint32_t gap = group_blocks;
-  for (uint32_t i = 0; i < positions_of(entry); i++) {
-    const uint32_t position = i % group_blocks;
-    if (position >= entry->local_blocks && position < gap && blocks->ids[i] == KVF_BLOCK_NONE) {
-      gap = position;
-    }
-  }
-  return gap;
 }
 
 static kvf_status check_failed(const kvf_recovery *recovery, uint32_t rank, uint32_t group, const uint32_t *block_ids,
@@ -576,7 +566,6 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   entry->ranks =
       kvf_ranks_of(recovery->options.ranks, request->request_id,
                    kvf_ticket_positions(request->tokens, recovery->options.block_tokens) * recovery->options.groups);
-  entry->first_gap = find_gap(recovery, entry, &request->blocks);
   entry->blockers = request->blockers;
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
