@@ -174,7 +174,7 @@ RANKS_TEST(sources_that_cannot_be_reached_are_passed_over)
   assert_over(KVF_OK, POSITIONS);
 }
 
-/* Not this rank's layers, or too many producers in use. */
+/* They have not this rank's layers. */
 RANKS_TEST(sources_that_cannot_be_begun_are_passed_over)
 {
   for (uint32_t bad = 1; bad <= 3; bad++) {

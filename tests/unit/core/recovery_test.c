@@ -664,7 +664,10 @@ static void load_of_groups(bool has_gap)
         .request_id = 1, .blocks = {ids, counts, 3}, .local_prefix_tokens = 16, .tokens = 40, .prompt_tokens = 40};
     assert_int_equal(kvf_recovery_admit(recovery, &request), KVF_OK);
     assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
-    kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 9};
+    /* A failed load that has all three positions of each group contradicts itself. */
+    kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 3, .status = KVF_PEER_DOWN};
+    assert_int_equal(kvf_recovery_report(recovery, &report), KVF_INVALID);
+    report = (kvf_report){.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 9};
     kvf_verdict verdict = {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN};
     if (round == 2) {
       assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), KVF_OK);
@@ -681,6 +684,10 @@ static void load_of_groups(bool has_gap)
     assert_int_equal(event.confirmed_blocks, kept - 1);
     assert_int_equal(kvf_recovery_drain_errors(recovery, errors, 8), errors_count);
     if (round > 0) {
+      const kvf_recovery_error *second = &errors[errors_count - 1 - (has_gap ? 1 : 3 - kept)];
+      assert_int_equal(second->group, 1);
+      assert_int_equal(second->block_id, 3);
+      assert_int_equal(second->position, 2);
       assert_int_equal(errors[errors_count - 1].group, 2);
       assert_int_equal(errors[errors_count - 1].block_id, 63);
       assert_int_equal(errors[errors_count - 1].position, 2);
