@@ -1121,6 +1121,7 @@ void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns)
   while ((link = kvf_list_pop_front(&loads->going_on)) != NULL) {
     kvf_open_load *load = KVF_CONTAINER_OF(link, kvf_open_load, going_on);
     if (load->state == LOAD_HELD) {
+      assert(load->slices_count > 0); /* it is held because the source that it has failed */
       const kvf_address failed = load->slices[0].peer->key.address;
       if (now_ns < load->deadline_ns && go_on(loads, now_ns, load, &failed)) {
         continue;

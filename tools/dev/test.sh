@@ -54,10 +54,13 @@ setup_beside() {
   beside=$!
 }
 
+# What it found is said again at the end: it says much for each file.
 check_tidy() {
+  local log=build/tidy/log
   configure_c build && .venv/bin/ninja -C build --quiet build.ninja &&
     .venv/bin/python tools/dev/tidy_database.py build build/tidy &&
-    run-clang-tidy-19 -quiet -p build/tidy -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null | sed '/warnings generated/d'
+    run-clang-tidy-19 -quiet -p build/tidy -j "$(nproc)" "^$PWD/(src|tests|bench)/" 2>/dev/null |
+    sed '/warnings generated/d' | tee $log || { grep -sE ' (error|warning): ' $log; return 1; }
 }
 
 # meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
