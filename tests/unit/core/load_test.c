@@ -317,6 +317,23 @@ RANKS_TEST(a_block_is_good_when_all_its_layers_are)
   assert_int_equal(world.consumer.core.peers.by_key->stat.loads[kvf_status_index(KVF_LEASE_EXPIRED)], 1);
 }
 
+/* Nor is it verified when a part came over a transport that did not check it. */
+RANKS_TEST(a_block_is_verified_when_all_its_layers_are)
+{
+  const engines both = {1, {0}, 1, {0}, 1};
+  for (uint32_t parts = 0; parts < 4; parts++) { /* a bit for each of the two that is checked */
+    begin_few(&both, 0, 1, 2, true);
+    world.consumer.core.context.config.checksum = true;
+    for (uint32_t part = 0; part < 2; part++) {
+      world.verified = parts >> part & 1;
+      assert_int_equal(ranks_complete(0, 1, KVF_OK), 1);
+    }
+    assert_outcome(KVF_OK, 1);
+    assert_int_equal(world.consumer.core.loads.stats.verified, parts == 3 ? 1 : 0);
+    assert_int_equal(world.consumer.core.loads.stats.unverified, parts == 3 ? 0 : 1);
+  }
+}
+
 /* Whatever the stages, heads and dealt tokens of both engines. */
 RANKS_TEST(each_rank_gets_all_layers_of_few_blocks)
 {

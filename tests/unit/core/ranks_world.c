@@ -213,7 +213,8 @@ static void end_read(const kvf_load_read *read, kvf_status status)
     sample.head.incarnation = world.producers[producer].core.context.incarnation;
     sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
-  kvf_loads_on_read_done(&world.consumer.core.loads, world.now_ns, read->transfer.id, status, 0, &sample, 0);
+  kvf_loads_on_read_done(&world.consumer.core.loads, world.now_ns, read->transfer.id, status, world.verified, &sample,
+                         0);
 }
 
 static kvf_load_read take_read(uint32_t index)

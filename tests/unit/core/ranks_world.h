@@ -56,6 +56,7 @@ typedef struct ranks_world {
   uint32_t transports_down;             /* as bits: links over these cannot be opened */
   bool hold_reads;                      /* ranks_complete() ends them */
   bool hold_cancels;                    /* those that were cancelled too */
+  uint32_t verified;                    /* items of each read that agree with their checksums */
   kvf_load_read reads[RANKS_READS];
   uint32_t reads_count;
   uint64_t read_bytes; /* of all reads that were good */
