@@ -284,8 +284,14 @@ def test_blocks_that_kernels_divide(name: str, layout: str, quantized: KVQuantMo
 
 # ---- engines of other sizes, on real nodes ----
 
+def latent(kind: Any = MLAAttentionSpec, head_size: int = 64, dtype: torch.dtype = torch.float32, **fields: Any) -> tuple[Any, bool]:
+    return kind(block_size=32, num_kv_heads=1, max_tp_shards=1, head_size=head_size, dtype=dtype, **fields), False
+
+
 SHAPES = {"heads outermost": (spec(num_kv_heads=4), False), "tokens outermost": (spec(num_kv_heads=4), True), "few heads": (spec(), False),
-          "MLA": (MLAAttentionSpec(block_size=32, num_kv_heads=1, max_tp_shards=1, head_size=64, dtype=torch.float32), False)}
+          "MLA": latent(), "MLA with windows": latent(SlidingWindowMLASpec, sliding_window=128),
+          "sparse MLA": latent(head_size=576, dtype=torch.uint8, **MLA["fp8"][1]),
+          "index": latent(head_size=132, dtype=torch.uint8, **MLA["index"][1])}
 LAYERS_OF_SIDES = 2
 
 
@@ -322,7 +328,7 @@ class Engine:
 
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", [(1, 1), (2, 1), (1, 2), (2, 4), (4, 2)])
 @pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["tokens outermost"] * 2, ["few heads"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"],
-                                    ["few heads", "heads outermost"]], ids="+".join)
+                                    ["few heads", "heads outermost"], ["sparse MLA", "index"], ["MLA with windows"] * 2], ids="+".join)
 def test_other_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch, shapes: list[str], ranks_of_p: int, ranks_of_d: int) -> None:
     """Every rank of D gets its heads of every layer, from a rank that has them. Where layers differ, vLLM does not say which
     ranks have the same head of one with fewer heads than ranks."""
@@ -343,7 +349,8 @@ def test_other_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch, shapes: list[st
 
 @pytest.mark.parametrize("stages_of_p, stages_of_d", [(2, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", [(1, 1), (2, 1), (1, 2)])
-@pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"]], ids="+".join)
+@pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"], ["sparse MLA", "index"],
+                                    ["MLA with windows"] * 2], ids="+".join)
 def test_pipelines(monkeypatch: pytest.MonkeyPatch, shapes: list[str], ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
     """Each stage has a layer, and where layers are of two kinds, of one group only."""
     torch.manual_seed(1)

@@ -20,6 +20,7 @@ from fakes import spec as attention_spec  # noqa: E402
 from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
 from kvferry.vllm.layout import APART, LayoutError, Pool, Split, check_checksums, pool_of  # noqa: E402
 from kvferry.vllm.states import groups_of_all_layers  # noqa: E402
+from sides import of_stage  # noqa: E402
 from test_vllm_layouts import BLOCKS, LAYERS, backend_of, lay_out, named_by, spec_of  # noqa: E402
 from vllm.model_executor.layers.mamba import mamba_utils  # noqa: E402
 from vllm.model_executor.layers.mamba.abstract import MambaBase  # noqa: E402
@@ -213,21 +214,26 @@ class Whole:
 
 
 class Engine:
-    """With a state-space layer and one of attention, of fewer heads."""
+    """With a state-space layer and one of attention, of fewer heads. Of two stages each has one of them."""
 
-    def __init__(self, whole: Whole, ranks: int, is_empty: bool, groups: int | None = None, **fields: Any) -> None:
+    def __init__(self, whole: Whole, ranks: int, is_empty: bool, groups: int | None = None, stages: int = 1, **fields: Any) -> None:
         spec = replace(whole.model.spec(ranks), **fields)
         kv = KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec), KVCacheGroupSpec(
             [NAMES[1]], attention_spec(num_kv_heads=max(1, KV_HEADS // ranks)))], kv_cache_layout="LBHNC")
-        options = {"ranks": str(ranks), "block_tokens": "32", "policy": "fail"}
-        self.expected = [[whole.of_rank(spec, rank, ranks), whole.kv_of_rank(rank, ranks)] for rank in range(ranks)]
-        self.memory = [[one if not is_empty else torch.full_like(one, 5) for one in own] for own in self.expected]
-        self.memory = [[padded(states), kv] for states, kv in self.memory]
+        options = {"ranks": str(ranks * stages), "block_tokens": "32", "policy": "fail"}
         self.control = Node({**options, "listen": ""}, {"model": "toy"})
-        self.ranks = [Node({**options, "rank": str(rank)}, {"model": "toy"}) for rank in range(ranks)]
-        self.pools = [pool_of(dict(zip(NAMES, own)), kv, Split(rank, ranks, KV_HEADS, groups)) for rank, own in enumerate(self.memory)]
-        for node, pool in zip(self.ranks, self.pools):
-            node.register(*pool)
+        self.ranks: list[Node] = []
+        self.expected: list[dict[str, torch.Tensor]] = []
+        self.memory: list[dict[str, torch.Tensor]] = []
+        for number in range(ranks * stages):
+            stage, rank = divmod(number, ranks)
+            names = NAMES if stages == 1 else [NAMES[stage]]
+            right = {NAMES[0]: whole.of_rank(spec, rank, ranks), NAMES[1]: whole.kv_of_rank(rank, ranks)}
+            self.expected.append({name: right[name] for name in names})
+            found = {name: torch.full_like(one, 5) if is_empty else one for name, one in self.expected[-1].items()}
+            self.memory.append({name: padded(one) if name == NAMES[0] else one for name, one in found.items()})
+            self.ranks.append(Node({**options, "rank": str(number)}, {"model": "toy"}))
+            self.ranks[-1].register(*pool_of(self.memory[-1], of_stage(kv, names), Split(rank, ranks, KV_HEADS, groups)))
         self.control.set_ranks([node.address() for node in self.ranks])
 
     def close(self) -> None:
@@ -263,12 +269,12 @@ class Engine:
     def check(self, is_loaded: bool) -> None:
         """Every byte of the pool."""
         for own, expected in zip(self.memory, self.expected):
-            for found, right in zip(own, expected):
+            for name, right in expected.items():
                 before = torch.full_like(right, 5)
                 if is_loaded:
                     before[TARGET] = right[SOURCE]
-                assert torch.equal(found, before)
-            assert (behind(own[0]) == 77).all()
+                assert torch.equal(own[name], before)
+            assert NAMES[0] not in own or (behind(own[NAMES[0]]) == 77).all()
 
 
 def status_of_load(p: Engine, d: Engine) -> int:
@@ -297,6 +303,16 @@ def test_engines_of_other_sizes(order: Callable[[str], None], name: str, ranks_o
 def status_between(model: Model, ranks_of_p: int, ranks_of_d: int, groups: int | None = None, **fields: Any) -> int:
     whole = Whole(model)
     return status_of_load(Engine(whole, ranks_of_p, False, groups, **fields), Engine(whole, ranks_of_d, True, groups, **fields))
+
+
+@pytest.mark.parametrize("stages_of_p, stages_of_d", [(2, 1), (1, 2)])
+@pytest.mark.parametrize("name, ranks_of_p, ranks_of_d", [
+    (name, p, d) for name in MODELS for p, d in [(1, 1), (2, 1)] if {(name, p), (name, d)} <= set(SIZES)])
+def test_pipelines(name: str, ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
+    model = MODELS[name]
+    whole = Whole(model)
+    p = Engine(whole, ranks_of_p, False, model.groups, stages_of_p)
+    assert status_of_load(p, Engine(whole, ranks_of_d, True, model.groups, stages_of_d)) == _kvferry.OK
 
 
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", ENGINES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvferry import _kvferry, metric_table
-from pd.carried import CARRIED, ROWS, TOPOLOGIES, Topology
+from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -36,7 +36,8 @@ def tables() -> dict[str, list[str]]:
             for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
         "../README.md": [
             f"| `{name}` | {carried.what} | {' | '.join(how_known(name, topology) for topology in TOPOLOGIES)} |"
-            for name, carried in CARRIED.items()],
+            for name, carried in CARRIED.items()] + [
+            f"| `{name}` | {what} |{' bytes only |' * len(TOPOLOGIES)}" for name, what in NOT_ON_A_CPU.items()],
     }
 
 

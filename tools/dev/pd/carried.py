@@ -1,5 +1,5 @@
-"""Which families of models the connector carries, and between which engines. tests/e2e/families tries each. `./dev tables`
-writes it into README.md."""
+"""Which families of models the connector carries, and between which engines. tests/e2e/families tries each that vLLM runs on a
+CPU. `./dev tables` writes it into README.md."""
 
 from __future__ import annotations
 
@@ -59,6 +59,16 @@ CARRIED = {
     "nemotron-h": Carried("Mamba-2 and attention in turns (Nemotron-H)"),
     "granite-hybrid": Carried("the same (Granite 4)", not_in_vllm=(FROM_STAGES,)),
 }
+
+NOT_ON_A_CPU = {
+    "jamba": "Mamba-1 and attention in turns (Jamba)",
+    "ring-linear": "linear attention (Ling 2.5, Ring 2.5)",
+    "kimi-linear": "Kimi delta attention beside MLA (Kimi-Linear)",
+    "deepseek-v3.2": "MLA with a sparse indexer (DeepSeek-V3.2, GLM-5)",
+    "mla-windows": "MLA with sliding windows",
+}
+"""vLLM has no kernels for them there. What their layers keep tests/python/test_vllm_states.py and test_vllm_layouts.py carry, in
+every topology."""
 
 
 @dataclass(frozen=True)
