@@ -17,10 +17,11 @@ pytestmark = pytest.mark.deep
 
 LIMIT_S = 400.0
 NAMESPACES = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""All ports are free there, and all that was started ends with it."""
+"""All ports are free there, and all that was started ends with it, as does what that shared."""
 SCRIPT = """
 set -e
 ip link set lo up
+mount -t tmpfs tmpfs /dev/shm
 { %s
 } >"$SAID"
 curl -fsS http://127.0.0.1:8200/metrics
