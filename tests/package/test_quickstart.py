@@ -17,7 +17,7 @@ pytestmark = pytest.mark.deep
 
 LIMIT_S = 400.0
 NAMESPACES = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""All ports are free there, and all that was started ends with it, as does what that shared."""
+"""All ports are free there, and all that was started ends with it, its shared memory too."""
 SCRIPT = """
 set -e
 ip link set lo up

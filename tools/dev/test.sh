@@ -54,7 +54,7 @@ setup_beside() {
   beside=$!
 }
 
-# What it found is said again at the end: it says much for each file.
+# Prints its findings again at the end, where they are not lost among the lines of its progress.
 check_tidy() {
   local log=build/tidy/log
   configure_c build && .venv/bin/ninja -C build --quiet build.ninja &&
