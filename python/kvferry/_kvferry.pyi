@@ -98,6 +98,9 @@ class Node:
     def register(self, regions: list[Region], parts: list[Part] | None = None, share: tuple[int, int, int] = (0, 1, 1)) -> None:
         """With parts: kvf_node_register_layout(); `share` is (first_head, heads, heads_total) of a kvf_share."""
 
+    def unregister(self) -> int:
+        """Ends all leases and aborts all loads: a status. OK: nothing touches the memory any more; AGAIN: call again."""
+
     def address(self) -> bytes: ...
     def set_ranks(self, records: list[bytes]) -> None: ...
     def healthy(self) -> bool: ...

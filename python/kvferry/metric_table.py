@@ -28,6 +28,8 @@ COUNTERS = (
     Metric("load_failures", "Loads that did not bring all their blocks, on each rank; refused tickets; requests that lost their "
            "last source while they waited.",
            ("loads_failed", "tickets_refused", "requests_lost", "ranks_lost"), ("reason",)),
+    Metric("internal_errors", "Exceptions of kvferry's own that an engine was spared, by the hook: please report them.",
+           ("internal_errors",), ("hook",)),
     Metric("requests_cancelled", "Requests cancelled before their verdict.", ("requests_cancelled",)),
     Metric("requests_detached", "Requests that this engine gave up before their verdict: another one may take their tickets.",
            ("requests_detached",)),
@@ -101,6 +103,10 @@ GAUGES = (
     Metric("sessions_open", "Connections from other engines.", ("sessions_open",), ("node",)),
     Metric("draft_layers_not_carried", "Layers of draft models (EAGLE, MTP) whose KV is not carried: after a load fewer "
            "of their tokens are accepted.", ("draft_layers_not_carried",), ("node",)),
+    Metric("transfers_stopped", "1: after an internal error nothing is handed over or loaded until the engine is started "
+           "anew.", ("transfers_stopped",), ("node",)),
+    Metric("vllm_features_off", "What kvferry does without, since this version of vLLM has it not: the log names it.",
+           ("vllm_features_off",), ("node",)),
 )
 
 HISTOGRAMS = (

@@ -69,6 +69,6 @@ def _begin_to_read(vllm_config: VllmConfig) -> None:
         from kvferry.vllm.config import check_engine
         from kvferry.vllm.weights import WEIGHTS_ID, begin_beside_load
 
-        check_engine(vllm_config)
+        check_engine(vllm_config, own.get(EXTRA) or {})
         with suppress(ValueError):  # the connector says it, once
             begin_beside_load(vllm_config, (own.get(EXTRA) or {}).get(WEIGHTS_ID))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
@@ -174,6 +178,13 @@ class FakeNode:
     def healthy(self) -> bool:
         return not self.stuck
 
+    def set_ranks(self, records: list[bytes]) -> None:
+        self.calls.append(("set_ranks", records))
+
+    def unregister(self) -> int:
+        self.calls.append(("unregister", None))
+        return self.status.get("unregister", _kvferry.OK)
+
     def load_stuck(self, request_ids: list[int]) -> list[int]:
         return [_kvferry.OK if id_ in self.stuck else _kvferry.NOT_FOUND for id_ in request_ids]
 
@@ -203,16 +214,38 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
                                         data_parallel_rank_local=None),
         model_config=SimpleNamespace(get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
                                      hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
-                                     multimodal_config=None, use_mla=False),
+                                     multimodal_config=None, use_mla=False, enable_sleep_mode=False),
         speculative_config=None,
         cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
         lora_config=None, num_prefill_lookahead_tokens=0)
 
 
-def vllm_scheduler(errors: set[str]) -> Any:
-    """vLLM's, with our connector alone."""
-    return SimpleNamespace(grammar_compile_error_reqs=errors, connector=None,
-                           vllm_config=SimpleNamespace(kv_transfer_config=None))
+ERRORS = {"set": set, "dict": dict}[re.findall(r"self\.grammar_compile_error_reqs: (\w+)", inspect.getsource(Scheduler))[0]]
+"""By which the installed vLLM keeps the requests that are to fail."""
+
+
+def vllm_scheduler(manager: Any = None, connector: Any = None, transfer: Any = None) -> Any:
+    """Of vLLM's own class, with what kvferry looks at."""
+    made = object.__new__(Scheduler)
+    made.grammar_compile_error_reqs, made.finished_recving_kv_req_ids = ERRORS(), set()
+    made.kv_cache_manager, made.connector, made.requests = manager or FakeManager(), connector, {}
+    made.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
+    return made
+
+
+def take_errors(scheduler: Any) -> set[str]:
+    """As update_from_output() does at the end of a step."""
+    errors = scheduler.grammar_compile_error_reqs
+    if ERRORS is dict:
+        scheduler.grammar_compile_error_reqs = {}
+        return set(errors)
+    taken = set(errors)
+    errors.clear()
+    return taken
+
+
+def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = ()) -> None:
+    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks])
 
 
 def request(name: str, tokens: int, **fields: Any) -> Any:

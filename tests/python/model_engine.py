@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes import BLOCK_TOKENS, spec
+from fakes import BLOCK_TOKENS, join, spec
 from kvferry.vllm import worker
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig, VllmConfig
@@ -95,8 +95,8 @@ class Rank:
     def finish_step(self, scheduled: SchedulerOutput) -> KVConnectorOutput:
         self.connector.start_load_kv(None)
         self.connector.wait_for_save()
-        results = self.connector.get_transfer_results(scheduled.finished_req_ids)
-        output = KVConnectorOutput(results.finished_sending, results.finished_recving, results.failed_recving,
+        sent, received = self.connector.get_finished(scheduled.finished_req_ids)
+        output = KVConnectorOutput(finished_sending=sent, finished_recving=received,
                                    kv_connector_worker_meta=self.connector.build_connector_worker_meta())
         self.connector.clear_connector_metadata()
         return output
@@ -144,7 +144,8 @@ class ModelEngine:
         self.side = self.scheduler.connector._scheduler
         self.ranks = [Rank(self, rank, monkeypatch) for rank in range(ranks)]
         self._aggregator = KVOutputAggregator.from_connector(self.scheduler.connector, ranks)
-        self.side.join(self.scheduler, [rank.connector._worker.address() for rank in self.ranks])
+        workers = [rank.connector._worker for rank in self.ranks]
+        join(self.side, self.scheduler, [one.address() for one in workers], workers)
         self.answers: dict[str, list[int]] = {}
         self.finished: dict[str, Any] = {}
         """By request: its reason, and its parameters for another engine."""

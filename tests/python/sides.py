@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import POOL_BLOCKS, FakeBlocks, FakeManager, kv_cache_config, request, step, vllm_config, vllm_scheduler
+from fakes import (
+    POOL_BLOCKS,
+    FakeBlocks,
+    FakeManager,
+    join,
+    kv_cache_config,
+    request,
+    step,
+    take_errors,
+    vllm_config,
+    vllm_scheduler,
+)
 from kvferry.vllm import config, scheduler, worker
 from kvferry.vllm.scheduler import News, Orders
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -59,13 +70,12 @@ class Sides:
             self.workers[-1].register(caches)
             self.memory += caches.values()
         self.requests: dict[str, Any] = {}
-        self.errors: set[str] = set()
         self.ended: set[str] = set()
         """Requests of which vLLM has heard the last word in the last step."""
-        self.scheduler.join(vllm_scheduler(self.errors), [side.address() for side in self.workers])
         self.manager = FakeManager()
         self.manager.groups = (SOURCE,) * self._groups
-        self.scheduler.bind(self.manager)
+        self.vllm = vllm_scheduler(self.manager)
+        join(self.scheduler, self.vllm, [side.address() for side in self.workers], self.workers)
         self.silent: set[int] = set()
         """Ranks that are stuck: they do later what they are told now."""
         self._orders: list[list[Orders]] = [[] for _ in self.workers]
@@ -97,8 +107,7 @@ class Sides:
         return heard.finished_recving or set(), failed
 
     def _end_failed(self) -> set[str]:
-        failed = {id_ for id_ in self.errors if not RequestStatus.is_finished(self.requests[id_].status)}
-        self.errors.clear()
+        failed = {id_ for id_ in take_errors(self.vllm) if not RequestStatus.is_finished(self.requests[id_].status)}
         for id_ in failed:
             self.requests[id_].status = RequestStatus.FINISHED_ERROR
             self.scheduler.finish(self.requests[id_])

@@ -19,11 +19,12 @@ import torch  # noqa: E402
 from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
-from kvferry.vllm import config, weights  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
 
@@ -74,9 +75,12 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
     parallel = ("decode_context_parallel_size", "prefill_context_parallel_size")
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
+    routed = vllm_config()
+    routed.model_config.enable_return_routed_experts = True
     through_host = vllm_config(options={"transports": ["local", "tcp"]})
     refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered,
-               *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector")]
+               *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector"),
+               start(routed)]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
     assert begun == []
     for platform in (config.current_platform, GPU):
@@ -87,9 +91,9 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "current_platform", OTHER)
-    for open_node in (lambda: config.open_node(vllm_config(), kv_cache_config()),
-                      lambda: config.open_node(vllm_config(), kv_cache_config(), 0)):
-        assert message(open_node, config.ConfigError) == documented("Before the model is loaded")[0]
+    for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
+        assert message(lambda: KVFerryConnector(vllm_config(), role, kv_cache_config()),  # noqa: B023
+                       config.ConfigError) == documented("Before the model is loaded")[0]
 
 
 def groups(*specs: Any) -> KVCacheConfig:

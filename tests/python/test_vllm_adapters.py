@@ -13,7 +13,19 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import (  # noqa: E402
+    FakeBlocks,
+    FakeFailures,
+    FakeManager,
+    FakeNode,
+    event,
+    join,
+    kv_cache_config,
+    request,
+    step,
+    vllm_config,
+    vllm_scheduler,
+)
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import adapters, engine_core, scheduler, worker  # noqa: E402
 from kvferry.vllm.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
@@ -170,7 +182,7 @@ class Engine:
         self.side = scheduler.Scheduler(vllm_config(ranks=ranks), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
-        self.side.bind(self.manager)
+        join(self.side, vllm_scheduler(self.manager), [])
         self.node: Any = self.side._node
         self.workers: list[Any] = []
         self.loras: list[dict[int, Any]] = [{} for _ in range(ranks)]

@@ -20,11 +20,13 @@ from fakes import (  # noqa: E402
     request,
     verdict,
     vllm_config,
+    vllm_scheduler,
 )
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
+from kvferry.vllm.seam import Pool  # noqa: E402
 
 TOKENS = 80
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -47,10 +49,15 @@ class Side:
         self.counters = Counters()
         self.consumer = Consumer(self.node, prompts(), self.counters, self.failures, vllm_config(ranks=ranks, options=options),
                                  kv_cache_config(groups, sliding))
-        self.manager = self.consumer.manager = FakeManager()
+        self.manager = FakeManager()
+        self.consumer.pool, self.consumer.scheduler = Pool(self.manager), vllm_scheduler()
         self.a = request("a", tokens, params=params)
         self.consumer.arrive(self.a)
         self.id = self.node.next_id
+
+    @property
+    def errors(self) -> set[str]:
+        return set(self.consumer.scheduler.grammar_compile_error_reqs)
 
     def orders(self) -> Orders:
         orders = Orders()
@@ -166,10 +173,10 @@ def test_a_failed_load_is_ended_by_vllm() -> None:
     side.admit()
     side.release()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
-    assert side.failures.recorded == [] and side.consumer.errors == set()
+    assert side.failures.recorded == [] and side.errors == set()
     assert side.settle() == set()
     assert side.failures.recorded == [("a", verdict(FAIL, _kvferry.LEASE_EXPIRED), PEER)]
-    assert side.consumer.errors == {"a"} and side.consumer.busy
+    assert side.errors == {"a"} and side.consumer.busy
     assert side.consumer.finish(side.a)
     assert side.manager.freed == ["a"]
     assert side.settle() == set() and not side.consumer.busy
@@ -229,7 +236,7 @@ def test_a_refused_ticket_fails_without_a_read() -> None:
     refusal = verdict(FAIL, _kvferry.BAD_TICKET, retry_after_ms=700)
     side = Side(open_status=_kvferry.BAD_TICKET, refusal=refusal)
     assert side.failures.recorded == [("a", refusal, None)]
-    assert side.consumer.errors == {"a"} and side.consumer.busy
+    assert side.errors == {"a"} and side.consumer.busy
     assert side.consumer.offer(side.a, 0) == (None, False)
     assert not side.consumer.finish(side.a)
     assert not side.consumer.busy and side.orders() == Orders() and side.manager.freed == []
@@ -246,7 +253,7 @@ def test_decided_before_admission() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side = Side()
     side.decide(FAIL, _kvferry.LEASE_EXPIRED)
-    assert side.consumer.errors == {"a"} and side.consumer.offer(side.a, 0) == (None, False)
+    assert side.errors == {"a"} and side.consumer.offer(side.a, 0) == (None, False)
     assert [failure[0] for failure in side.failures.recorded] == ["a"]
 
 
@@ -295,7 +302,7 @@ def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
     side.admit()
     side.stuck()
     side.decide(FAIL, _kvferry.DEADLINE)
-    assert side.settle() == set() and side.consumer.errors == {"a"} and side.manager.popped == ["a"]
+    assert side.settle() == set() and side.errors == {"a"} and side.manager.popped == ["a"]
     assert side.consumer.finish(side.a)
 
 
@@ -402,7 +409,7 @@ def test_a_request_has_options_of_its_own() -> None:
 def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     refusal = verdict(FAIL, _kvferry.INVALID)
     side = Side(params={**PARAMS, "kvferry_options": options}, refusal=refusal)
-    assert side.consumer.errors == {"a"}
+    assert side.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
     assert not side.consumer.finish(side.a) and not side.consumer.busy

@@ -10,7 +10,19 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import (  # noqa: E402
+    FakeBlocks,
+    FakeFailures,
+    FakeManager,
+    FakeNode,
+    event,
+    join,
+    kv_cache_config,
+    request,
+    step,
+    vllm_config,
+    vllm_scheduler,
+)
 from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import engine_core, scheduler, worker  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
@@ -58,15 +70,14 @@ class Engine:
         self.side = scheduler.Scheduler(vllm_config(ranks=2), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
-        self.side.bind(self.manager)
         self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
         self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
         self.vllm_config = SimpleNamespace(lora_config=None)
         self.ok = True
         connector = SimpleNamespace(_scheduler=self.side)
-        self.scheduler = SimpleNamespace(
-            connector=connector, get_kv_connector=lambda: connector, requests={}, finished_recving_kv_req_ids=set(),
-            grammar_compile_error_reqs=set(), vllm_config=SimpleNamespace(kv_transfer_config=None), reset_prefix_cache=lambda reset_connector: self.ok)
+        self.scheduler = vllm_scheduler(self.manager, connector)
+        self.scheduler.reset_prefix_cache = lambda reset_connector: self.ok
+        join(self.side, self.scheduler, [], [rank.side for rank in self.ranks])
 
     @property
     def freed(self) -> list[Any]:
@@ -118,8 +129,10 @@ def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs:
 
 
 def test_all_of_vllm_s_classes_are_wrapped() -> None:
-    engine_core.install()
-    engine_core.install()
+    config = vllm_config()
+    config.lora_config, config.model_config.enable_sleep_mode = object(), True
+    engine_core.install(config)
+    engine_core.install(config)
     for cls in (EngineCore, EngineCoreProc):
         for name in engine_core.WRAPPERS.keys() - ({"_handle_shutdown"} if cls is EngineCore else set()):
             assert hasattr(getattr(cls, name), "of_kvferry")
@@ -191,11 +204,10 @@ def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPa
 def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
     ranks: list[list[bytes]] = []
-    engine.side._node.set_ranks = ranks.append
+    engine.side._node.set_ranks, engine.side.joined = ranks.append, False
     for _ in range(2):
         wrapped("add_request", engine, "a request")
     assert ranks == [[b"address 0", b"address 1"]]
-    assert engine.side._consumer.errors is engine.scheduler.grammar_compile_error_reqs
 
 
 def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from kvferry.vllm.groups import ALL_OR_NONE, SUPPORTED, Groups, first_needed_blo
 from kvferry.vllm.layout import LayoutError  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from kvferry.vllm.requests import shorten  # noqa: E402
+from kvferry.vllm.seam import Pool  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     AttentionSpec,
@@ -159,6 +160,7 @@ def producer() -> tuple[FakeNode, Producer]:
     made = Producer(node, prompts(), Counters(), vllm_config(), config(spec(), state()))
     made.manager = FakeManager()
     made.manager.groups = ([5, 6, 7], [9])
+    made.pool = Pool(made.manager)
     return node, made
 
 

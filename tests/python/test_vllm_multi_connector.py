@@ -10,7 +10,20 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeFailures, FakeManager, FakeNode, event, kv_cache_config, request, step, vllm_config  # noqa: E402
+from fakes import (  # noqa: E402
+    FakeBlocks,
+    FakeFailures,
+    FakeManager,
+    FakeNode,
+    event,
+    join,
+    kv_cache_config,
+    request,
+    step,
+    take_errors,
+    vllm_config,
+    vllm_scheduler,
+)
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
 from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
@@ -85,7 +98,6 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
         self.control, self.rank = FakeNode(), FakeNode()
-        self.control.set_ranks = lambda addresses: None
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
@@ -93,17 +105,15 @@ class Engine:
         self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
-        self.side.bind(self.manager)
         self.sibling = Sibling()
         order = slice(None) if first else slice(None, None, -1)
         self.connector = multi([ours(self.side), self.sibling][order])
         self.worker = multi([ours(worker.Worker(vllm_config(), kv_cache_config())), self.sibling][order])
         self.requests: dict[str, Any] = {}
         self.finished_recving_kv_req_ids: set[str] = set()
-        self.errors: set[str] = set()
         self.freed: list[str] = []
-        self.side.join(SimpleNamespace(grammar_compile_error_reqs=self.errors, connector=self.connector,
-                                       vllm_config=SimpleNamespace(kv_transfer_config=None)), [b"address"])
+        self.vllm = vllm_scheduler(self.manager, self.connector)
+        join(self.side, self.vllm, [b"address"])
 
     def _set_kv_fetch_stage(self, *arguments: Any) -> None: ...
 
@@ -133,14 +143,12 @@ class Engine:
         self.worker.handle_preemptions(meta)
         self.worker.start_load_kv(None)
         self.worker.wait_for_save()
-        results = self.worker.get_transfer_results(set())
-        heard = KVConnectorOutput(finished_sending=results.finished_sending, finished_recving=results.finished_recving,
-                                  failed_recving=results.failed_recving,
+        sent, received = self.worker.get_finished(set())
+        heard = KVConnectorOutput(finished_sending=sent, finished_recving=received,
                                   kv_connector_worker_meta=self.worker.build_connector_worker_meta())
-        assert not heard.failed_recving
-        for name in [name for name in self.errors if not RequestStatus.is_finished(self.requests[name].status)]:
-            self.end(self.requests[name], RequestStatus.FINISHED_ERROR)
-        self.errors.clear()
+        for name in take_errors(self.vllm):
+            if not RequestStatus.is_finished(self.requests[name].status):
+                self.end(self.requests[name], RequestStatus.FINISHED_ERROR)
         self._update_from_kv_xfer_finished(heard)
 
     def released(self) -> None:
@@ -241,7 +249,7 @@ def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
     engine.control.decide(engine.control.next_id, FAIL, _kvferry.LEASE_EXPIRED)
     engine.released()
     engine.step()
-    assert engine.errors == {"b"}
+    assert set(engine.vllm.grammar_compile_error_reqs) == {"b"}
     engine.step()
     assert b.status == RequestStatus.FINISHED_ERROR and engine.freed == []
     engine.sibling.saved = {"b"} if keeps else set()
@@ -274,8 +282,7 @@ OTHER = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
     ({"kv_connector_extra_config": {"policy": "auto"}}, "fail", {})])
 def test_the_policy_is_its_own_or_that_of_all(engine: Engine, own: dict[str, Any], outer: str,
                                               defaults: dict[str, str]) -> None:
-    config = SimpleNamespace(kv_transfer_config=transfer(OTHER, OWN | own, policy=outer))
-    engine.side.join(SimpleNamespace(grammar_compile_error_reqs=set(), connector=engine.connector, vllm_config=config), [])
+    join(engine.side, vllm_scheduler(engine.manager, engine.connector, transfer(OTHER, OWN | own, policy=outer)), [])
     assert engine.side._consumer.defaults == defaults
     engine.control.status["request_open"] = _kvferry.BAD_TICKET
     engine.add("b", BRINGS)
@@ -304,8 +311,7 @@ def test_it_is_told_which_blocks_a_load_overwrites(engine: Engine) -> None:
     """Else it stores what the load brings under the keys of the blocks' last owner."""
     offloading = object.__new__(OffloadingConnector)
     offloading.connector_scheduler = SimpleNamespace(_current_batch_allocated_block_ids=set())
-    engine.side.join(SimpleNamespace(grammar_compile_error_reqs=set(), connector=multi([offloading]),
-                                     vllm_config=SimpleNamespace(kv_transfer_config=None)), [])
+    join(engine.side, vllm_scheduler(engine.manager, multi([offloading])), [])
     engine.add("b", BRINGS)
     assert offloading.connector_scheduler._current_batch_allocated_block_ids == {5, 6, 7}
 

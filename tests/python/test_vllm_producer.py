@@ -14,6 +14,7 @@ from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
+from kvferry.vllm.seam import Pool  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
 ASKS = {"do_remote_decode": True}
@@ -29,6 +30,7 @@ def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     producer = Producer(node, prompts(), Counters(), vllm_config(ranks=ranks), kv_cache_config(sliding=sliding))
     producer.manager = FakeManager()
     producer.manager.groups = SLID if sliding else ([5, 6, 7],)
+    producer.pool = Pool(producer.manager)
     return node, producer
 
 

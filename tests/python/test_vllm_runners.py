@@ -22,6 +22,7 @@ from fakes import (  # noqa: E402
     FakeManager,
     FakeNode,
     event,
+    join,
     kv_cache_config,
     request,
     step,
@@ -166,7 +167,6 @@ class Engine:
                  graphs: CUDAGraphMode = CUDAGraphMode.NONE, batches: int = 1) -> None:
         self.seen: list[Any] = []
         self.control, self.rank = FakeNode(), Recorder(self.seen)
-        self.control.set_ranks = lambda addresses: None
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
@@ -174,8 +174,7 @@ class Engine:
         self.connector = KVFerryConnector(vllm_config(), KVConnectorRole.SCHEDULER, kv_cache_config())
         manager = FakeManager()
         manager.groups = BLOCKS
-        self.connector._scheduler.bind(manager)
-        self.connector._scheduler.join(vllm_scheduler(set()), [b"address"])
+        join(self.connector._scheduler, vllm_scheduler(manager), [b"address"])
         of_rank = KVFerryConnector(vllm_config(), KVConnectorRole.WORKER, kv_cache_config())
         monkeypatch.setattr(kv_transfer_state, "_KV_CONNECTOR_AGENT", of_rank)
         self.runner = runner(monkeypatch, Device(monkeypatch, self.seen), drafts, graphs)

@@ -14,15 +14,16 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
     FakeFailures,
-    FakeManager,
     FakeNode,
     event,
+    join,
     kv_cache_config,
     prompts,
     request,
     spec,
     step,
     vllm_config,
+    vllm_scheduler,
 )
 from kvferry import Load, Node, Publication, Region, _kvferry  # noqa: E402
 from kvferry.engine import config as engine_config  # noqa: E402
@@ -152,10 +153,9 @@ def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Wo
     assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
 
 
-def test_only_last_words_are_told_to_vllm() -> None:
-    connector = SimpleNamespace(_orders=Orders(last_words=["a"]))
-    results = KVFerryConnector.get_transfer_results(connector, set())
-    assert (results.finished_sending, results.finished_recving, results.failed_recving) == ({"a"}, set(), set())
+def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
+    connector = SimpleNamespace(_orders=Orders(last_words=["a"]), _worker=rank[1])
+    assert KVFerryConnector.get_finished(connector, set()) == ({"a"}, None)
 
 
 # ---- the scheduler ----
@@ -165,7 +165,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(scheduler, "open_node", lambda *arguments: node)
     monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
-    side.bind(FakeManager())
+    join(side, vllm_scheduler(), [])
     assert side.orders(step()) == Orders()
     side.arrive(request("images", 20, params=PARAMS, prompt_embeds="some"))
     stats = side.stats()
@@ -330,7 +330,7 @@ def test_an_engine_that_is_not_supported(field: str) -> None:
     engine = vllm_config()
     setattr(engine.parallel_config, field, 2)
     with pytest.raises(config.ConfigError, match=field):
-        config.open_node(engine, kv_cache_config())
+        config.check_start(engine)
 
 
 @pytest.mark.parametrize("address, expected", [
@@ -371,6 +371,7 @@ def transports(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(engine_config, "Node", lambda options, identity: opened.append(options))
         engine = vllm_config(options=options)
         engine.kv_transfer_config.kv_buffer_device = buffers
+        config.check_start(engine)
         for rank in (None, 0):
             config.open_node(engine, kv_cache_config(), rank)
         of_rank, of_scheduler = ({name: one[name] for name in ("transports", "require") if name in one} for one in opened)

@@ -237,6 +237,19 @@ static PyObject *node_set_ranks(kvfpy_node_object *self, PyObject *list)
   return kvfpy_call_or_raise(self, call_set_ranks, &records);
 }
 
+static kvf_status call_unregister(kvf_node *node, void *arguments)
+{
+  (void)arguments;
+  return kvf_node_unregister(node);
+}
+
+static PyObject *node_unregister(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  kvf_status status = KVF_OK;
+  return kvfpy_call_node(self, call_unregister, NULL, &status) ? PyLong_FromLong(status) : NULL;
+}
+
 static kvf_status call_healthy(kvf_node *node, void *arguments)
 {
   *(bool *)arguments = kvf_node_healthy(node);
@@ -324,6 +337,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("register", node_register, METH_VARARGS),
     KVFPY_METHOD("address", node_address, METH_NOARGS),
     KVFPY_METHOD("set_ranks", node_set_ranks, METH_O),
+    KVFPY_METHOD("unregister", node_unregister, METH_NOARGS),
     KVFPY_METHOD("healthy", node_healthy, METH_NOARGS),
     KVFPY_METHOD("poll", node_poll, METH_NOARGS),
     KVFPY_METHOD("fileno", node_fileno, METH_NOARGS),

@@ -101,16 +101,20 @@ class Consumer:
         """Loads that can be acted upon, and whether they are released: else they are stuck."""
         self._failing: set[str] = set()
         self._quarantined: dict[int, Quarantine] = {}
+        self._given_back: dict[str, Any] = {}  # requests that the engine waits for, and that have no load any more
         self._load: list[Load] = []
         self._load_adapters: dict[int, Any] = {}
         self._abort: list[int] = []
-        self.errors: set[str] = set()  # requests that the engine ends with an error at the end of its step
 
     # ---- what an engine's adapter does ----
 
     def keep(self, request: Any, tokens: int) -> None:
         """The engine goes on after the first tokens of what it took for loaded, in the blocks that the request has; with 0
         it computes the prompt, in whatever blocks."""
+        raise NotImplementedError
+
+    def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
+        """The engine ends the request at the end of its step."""
         raise NotImplementedError
 
     def free(self, request: Any) -> None:
@@ -128,7 +132,7 @@ class Consumer:
 
     @property
     def busy(self) -> bool:
-        return bool(self._unreleased or self._ready or self._failing)
+        return bool(self._unreleased or self._ready or self._failing or self._given_back)
 
     def open(self, arrival: Arrival, tokens: int, options: dict[str, str]) -> None:
         """It has a ticket, and a prompt of so many tokens. Error: an option is bad."""
@@ -159,7 +163,7 @@ class Consumer:
         self._failing.add(arrival.key)
         if self._failures is not None:
             self._failures.record(arrival.key, verdict, arrival.peer, arrival.mistake)
-        self.errors.add(arrival.key)
+        self.end_with_error(arrival, verdict)
 
     def compute_here(self, key: str, reason: str) -> None:
         self._counters.add("not_loaded", reason)
@@ -202,6 +206,7 @@ class Consumer:
     def end(self, key: str) -> bool:
         """The request has ended; whether the engine has to wait for the last word of every rank. Its blocks go their own
         way: the engine would free them with the first word of whichever connector."""
+        self._given_back.pop(key, None)
         arrival = self._arrivals.get(key)
         if arrival is None:
             return False
@@ -217,6 +222,50 @@ class Consumer:
         elif arrival.admitted:
             self.free(arrival.request)
         return arrival.admitted
+
+    def give_back(self, key: str, request: Any) -> None:
+        """The engine waits for its load, and there is none."""
+        self._given_back[key] = request
+
+    def take_given_back(self) -> set[str]:
+        given_back, self._given_back = self._given_back, {}
+        for request in given_back.values():
+            self.keep(request, 0)
+        return set(given_back)
+
+    def give_up(self, key: str) -> bool:
+        """Takes it off the books, whatever it is doing; whether a load may still write to its blocks."""
+        arrival = self._arrivals.pop(key, None)
+        self._failing.discard(key)
+        if arrival is None:
+            return False
+        self._leave(arrival)
+        self._node.request_cancel([arrival.id])
+        if self._was_sent(arrival.id):
+            self._abort.append(arrival.id)
+            return arrival.id in self._unreleased
+        self._unreleased.discard(arrival.id)
+        return False
+
+    def _was_sent(self, id_: int) -> bool:
+        """To the ranks; else it never is."""
+        before = len(self._load)
+        self._load = [load for load in self._load if load.request_id != id_]
+        return len(self._load) == before
+
+    def stop(self, are_released: bool) -> None:
+        """All loads have been aborted, and `are_released` on all ranks: else their blocks stay aside. The requests that the
+        engine waits for are given back."""
+        loading = {key: arrival.request for key, arrival in self._arrivals.items() if arrival.phase is Phase.LOADING}
+        quarantined = list(self._quarantined.values())
+        self._node.request_detach(list(self._by_id))
+        self._arrivals, self._by_id, self._unreleased, self._ready, self._failing = {}, {}, set(), {}, set()
+        self._quarantined, self._load, self._load_adapters, self._abort = {}, [], {}, []
+        for request in loading.values() if not are_released else ():
+            self.take_blocks(request)
+        for quarantine in quarantined if are_released else ():
+            self.free_blocks(quarantine.blocks)
+        self._given_back |= loading
 
     def forget_waiting(self) -> None:
         """Requests whose load has not begun are computed here."""

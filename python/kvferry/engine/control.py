@@ -15,12 +15,13 @@ from .producer import Producer
 
 class Control:
     def __init__(self, node: Node, producer: Producer, consumer: Consumer, failures: Failures, counters: Counters,
-                 constants: dict[str, int]) -> None:
+                 gauges: dict[str, int]) -> None:
         self._node = node
         self._producer = producer
         self._consumer = consumer
         self._failures = failures
-        self._meter = Meter(node, "control", counters, constants)
+        self._counters = counters
+        self._meter = Meter(node, "control", counters, gauges)
 
     @property
     def busy(self) -> bool:

@@ -52,6 +52,7 @@ class News:
     stuck: set[int] = field(default_factory=set)  # requests whose load is not released in time
     refused: set[int] = field(default_factory=set)  # requests that it does not load, since it has another adapter
     adapters: dict[int, Any] = field(default_factory=dict)  # by the engine's id: those that have changed
+    stopped: str = ""  # why the rank has ended all its transfers, for good
 
     def is_empty(self) -> bool:
         """Not __bool__: an engine may drop what is false, and an empty answer is an answer."""

@@ -108,16 +108,19 @@ class Counters:
 class Meter:
     """Reads one node's numbers and says what is new."""
 
-    def __init__(self, node: Node, name: str, counters: Counters | None = None, constants: dict[str, int] | None = None) -> None:
-        """`constants` are gauges of the engine, which do not change."""
+    def __init__(self, node: Node, name: str, counters: Counters | None = None, gauges: dict[str, int] | None = None) -> None:
+        """`gauges` are the engine's own."""
         self._node = node
         self._counters = counters or Counters()
         self._name = name
-        self._constants = {name: value for name, value in (constants or {}).items() if value}
+        self._gauges = {name: value for name, value in (gauges or {}).items() if value}  # that nobody has read
         self._seen: dict[tuple[str, str], int] = {}
         self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
         self._peer_counters: dict[int, dict[tuple[str, str], int]] = {}  # by the peer's id, latest seen last
         self._peer_gauges: dict[str, dict[tuple[str, str], int]] = {}  # by address: the peers that are listed
+
+    def set_gauge(self, name: str, value: int) -> None:
+        self._gauges[name] = value
 
     def read(self) -> Data | None:
         """What has changed since the last read; None if nothing has."""
@@ -130,9 +133,9 @@ class Meter:
         return data if any(data.values()) else None
 
     def _read_numbers(self, data: Data) -> None:
-        for name, value in self._constants.items():
+        for name, value in self._gauges.items():
             data["gauges"][name] = {self._name: value}
-        self._constants = {}
+        self._gauges = {}
         for name, reason, value, is_gauge in self._node.stats():
             old = self._seen.get((name, reason), 0)
             if value == old:

@@ -82,7 +82,7 @@ class _Gate:
     async def _start(self, message: Message) -> None:
         if message["type"] != "http.response.start":
             await self._send(message)
-        elif message["status"] >= 500:
+        elif message["status"] >= 400:
             self._held.append(message)
             self._step = self._failed
         elif message["status"] == 200 and _is_stream(message):

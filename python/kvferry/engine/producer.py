@@ -148,6 +148,21 @@ class Producer:
             lease.ending = True
         return {lease.id: lease.lease for lease in self._leases.values()}
 
+    def give_up(self, key: str) -> None:
+        """No ticket; whatever lease the request has ends before the next step's memory work."""
+        self.forget(key)
+        self._by_request.pop(key, None)
+        for lease in self._leases.values():
+            if lease.key == key:
+                self._tell_end(lease)
+
+    def stop(self) -> None:
+        """All leases have ended on all ranks."""
+        leases = list(self._leases.values())
+        self._leases, self._by_request, self._wanted, self._end = {}, {}, {}, []
+        for lease in leases:
+            self.free_blocks(lease.held)
+
     def live(self, lease_ids: Iterable[int]) -> list[int]:
         return [id_ for id_ in lease_ids if id_ in self._leases]
 

@@ -9,18 +9,44 @@
 and, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
 
 Every decision is made in the C library; kvferry.engine holds what any engine needs, and these modules translate between
-its words and vLLM's.
+its words and vLLM's. seam.py holds what vLLM does not promise to keep, and contract.py checks that it is still there.
+
+A class is imported when it is asked for: `kvferry check` reads the contract of a vLLM in which the connector cannot be
+imported.
 """
 
-from vllm.logger import init_logger
+from __future__ import annotations
 
-from kvferry.engine import log
-from kvferry.vllm_plugin import make_known
+from typing import TYPE_CHECKING, Any
 
-from .connector import KVFerryConnector
-from .middleware import KVErrors
-
-log.logger.parent = init_logger("vllm.kvferry")  # which formats and shows what it says
-make_known()  # vLLM's MultiConnector finds its children's statistics by name, also where plugins are switched off
+if TYPE_CHECKING:
+    from .connector import KVFerryConnector
+    from .middleware import KVErrors
 
 __all__ = ["KVErrors", "KVFerryConnector"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "KVErrors":
+        from .middleware import KVErrors
+        return KVErrors
+    if name == "KVFerryConnector":
+        return _connector()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _connector() -> type[KVFerryConnector]:
+    """VersionError, before an import fails: vLLM is too old."""
+    from vllm import __version__
+    from vllm.logger import init_logger
+
+    from kvferry.engine import log
+    from kvferry.vllm_plugin import make_known
+
+    from . import versions
+
+    log.logger.parent = init_logger("vllm.kvferry")  # which formats and shows what it says
+    versions.check(__version__)
+    make_known()  # vLLM's MultiConnector finds its children's statistics by name, also where plugins are switched off
+    from .connector import KVFerryConnector
+    return KVFerryConnector

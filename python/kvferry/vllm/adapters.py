@@ -18,7 +18,8 @@ import msgspec
 import torch
 
 from kvferry.engine.log import limited
-from kvferry.engine.wrapping import wrap_methods
+
+from . import seam
 
 if TYPE_CHECKING:
     from vllm.config.lora import LoRAConfig
@@ -93,7 +94,7 @@ class LoadedAdapters:
 
     def _look(self) -> None:
         manager = self._manager()
-        loaded = manager.list_adapters() if manager is not None else ()
+        loaded = seam.adapters_in_memory(manager) if manager is not None else ()
         for lora_id, adapter in self._known.items():
             if adapter.loaded != (lora_id in loaded):
                 self._known[lora_id] = replace(adapter, loaded=lora_id in loaded)
@@ -143,20 +144,18 @@ def _apply_adapters(method: Any, manager: Any, lora_requests: Collection[LoRAReq
     """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step: those in memory
     are used first, so that it reads none of them again."""
     for request in filter(None, lora_requests):
-        manager._adapter_manager.get_adapter(request.lora_int_id)
+        seam.use_adapter(manager, request.lora_int_id)
     method(manager, lora_requests)
 
 
 def wrap_loads() -> None:
-    from vllm.lora.worker_manager import WorkerLoRAManager
-
-    wrap_methods(WorkerLoRAManager, {"_load_adapter": _load_adapter, "_apply_adapters": _apply_adapters})
+    seam.wrap_adapter_loads({"_load_adapter": _load_adapter, "_apply_adapters": _apply_adapters})
 
 
 # ---- on the scheduler's side ----
 
-Key = tuple[str, str]
-"""Name and path: vLLM's prefix cache tells adapters apart by them."""
+Key = tuple[Any, ...]
+"""By which vLLM's prefix cache tells adapters apart: name and path, or the name alone (0.29)."""
 SEVERAL = b""  # digest of blocks that more than one content has computed
 
 
@@ -199,7 +198,7 @@ class Adapters:
             return
         if lora.load_inplace:
             self._steady(request, lora)
-        key = (lora.lora_name, lora.lora_path)
+        key = seam.cache_key(lora)
         self._alive.setdefault(lora.lora_int_id, Counter())[key] += 1
         self._fill_all(lora.lora_int_id, key)
 
@@ -222,7 +221,7 @@ class Adapters:
         keys = self._alive.get(lora.lora_int_id) if lora is not None else None
         if lora is None or keys is None:
             return
-        key = (lora.lora_name, lora.lora_path)
+        key = seam.cache_key(lora)
         keys[key] -= 1
         if keys[key] <= 0:
             del keys[key]
@@ -250,9 +249,9 @@ class Adapters:
     # ---- vLLM's prefix cache ----
 
     def cache_is_old(self, lora: LoRARequest) -> bool:
-        """It may hold blocks that another content has computed under this name and path."""
+        """It may hold blocks that another content has computed under this key."""
         content = self.content(lora.lora_int_id)
-        return content is None or self._cached.get((lora.lora_name, lora.lora_path), SEVERAL) != content.digest
+        return content is None or self._cached.get(seam.cache_key(lora), SEVERAL) != content.digest
 
     @property
     def some_are_old(self) -> bool:
@@ -260,7 +259,7 @@ class Adapters:
 
     def would_be_old(self, lora: LoRARequest) -> bool:
         """For the first request that comes with it."""
-        return (lora.lora_name, lora.lora_path) in self._cached and self.cache_is_old(lora)
+        return seam.cache_key(lora) in self._cached and self.cache_is_old(lora)
 
     def cache_is_empty(self) -> None:
         self._cached = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllm import envs
 from vllm.platforms import current_platform
@@ -13,13 +13,14 @@ from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
 from kvferry.vllm_plugin import EXTRA
 
+from . import seam
 from .groups import Groups
 from .identity import identity_fields
 from .layout import SCATTERED, ranks_of
 from .weights import WEIGHTS_ID, Weights, weights_of
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 ERROR_STATUS = "error_status"  # the HTTP status of a request that has failed
@@ -28,7 +29,8 @@ LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight
 """How many loads, and how many bytes a rank, may be under way: other requests wait in vLLM's queue."""
 LOADS_IN_FLIGHT_DEFAULT = 256
 LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT)
+UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED)
 """Options that are not the library's."""
 
 
@@ -49,8 +51,21 @@ def transports_by_buffers(vllm_config: VllmConfig) -> dict[str, str]:
     return {"transports": "tcp"}
 
 
-def check_engine(vllm_config: VllmConfig) -> None:
-    """What can be told before a model is loaded."""
+def check_start(vllm_config: VllmConfig) -> list[str]:
+    """check_engine(), of the connector's own configuration."""
+    return check_engine(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config)
+
+
+def serves_tcp(transfer: KVTransferConfig) -> bool:
+    transports = option_text(transfer.kv_connector_extra_config.get("transports", "tcp"))
+    return "tcp" in (name.strip() for name in transports.split(","))
+
+
+def check_engine(vllm_config: VllmConfig, given: dict[str, Any]) -> list[str]:
+    """What can be told before a model is loaded, with these options of the connector: the features of vLLM that are off.
+    ConfigError, ContractError, VersionError: the engine must not start."""
+    allows_untested = Options(given, EXTRA).choice(UNTESTED, "refuse", "allow") == "allow"
+    features_off = seam.check_start(vllm_config, allows_untested)
     if not (current_platform.is_cpu() or current_platform.is_cuda()):
         raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, and this engine's is on "
                           f"{current_platform.device_name}; vLLM's host buffers (kv_buffer_device) are not used either")
@@ -62,13 +77,16 @@ def check_engine(vllm_config: VllmConfig) -> None:
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
             raise ConfigError(f"kvferry supports tensor, pipeline and data parallel engines, not {name}")
+    if seam.returns_routed_experts(vllm_config):
+        raise ConfigError("kvferry does not carry routed experts, and vLLM would take no load: leave out "
+                          "--enable-return-routed-experts")
+    return features_off
 
 
 def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
     """The node of one worker, or the scheduler's."""
     options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy} | transports_by_buffers(vllm_config)
     options |= options_given(vllm_config).of_library(OF_CONNECTOR)
-    check_engine(vllm_config)
     ranks = ranks_of(vllm_config)
     options["ranks"] = str(ranks)
     options |= Groups(kv_cache_config).options()

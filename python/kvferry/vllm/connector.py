@@ -9,20 +9,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 
-from .config import carries_drafts
+from . import seam
+from .config import carries_drafts, check_start, serves_tcp
 from .groups import without_drafts
 from .metrics import PromMetrics, Stats
-from .scheduler import News, Orders, Scheduler
+from .scheduler import News, Scheduler
 from .worker import Worker
 
 if TYPE_CHECKING:
     import torch
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
         KVConnectorPromMetrics,
         KVConnectorStats,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -47,23 +47,28 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         kv_cache_config, drafts = without_drafts(vllm_config, kv_cache_config, carries_drafts(vllm_config))
         super().__init__(vllm_config, role, kv_cache_config)
+        features_off = check_start(vllm_config)
         self._side: Scheduler | Worker
         if role == KVConnectorRole.SCHEDULER:
-            self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts))
+            seam.say_start(features_off)
+            self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), len(features_off))
         else:
             self._side = self._worker = Worker(vllm_config, kv_cache_config)
 
     @property
-    def _orders(self) -> Orders:
-        orders = self._get_connector_metadata()
-        assert isinstance(orders, Orders)
-        return orders
+    def _orders(self) -> Any:
+        return self._get_connector_metadata()
 
     # ---- both sides ----
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
         return "LBHNC"
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
+        """What vLLM's allocator makes for it only tcp reads: no other process can map it, and no network card keeps it."""
+        return serves_tcp(kv_transfer_config)
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         data = self._side.stats()
@@ -91,8 +96,13 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         """There is none: vLLM asks when all connectors have registered, and before it starts the engine."""
         self._worker.open()
 
+    def unregister_kv_caches(self) -> None:
+        self._worker.leave()
+
+    def restore_kv_caches(self) -> None:
+        self._worker.come_back()
+
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        assert isinstance(kv_connector_metadata, Orders)
         self._worker.before_forward(kv_connector_metadata)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
@@ -108,20 +118,16 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         self._worker.publish(self._orders)
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """vLLM hears of loads from the scheduler side. Of a request that has ended it waits for as many words as connectors
         keep it, and counts those of workers."""
-        return KVConnectorTransferResults(finished_sending=set(self._orders.last_words))
+        return self._worker.last_words(self._orders), None
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        news = self._worker.news()
-        return News([news]) if self._orders.answer or not news.is_empty() else None
+        news = self._worker.answer(self._orders)
+        return News([news]) if news is not None else None
 
     # ---- the scheduler ----
-
-    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
-        super().bind_kv_cache_manager(kv_cache_manager)
-        self._scheduler.bind(kv_cache_manager)
 
     def on_new_request(self, request: Request) -> None:
         self._scheduler.arrive(request)

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvferry import Error
+from kvferry import Error, _kvferry
 from kvferry.engine import consumer
 from kvferry.engine.consumer import PREEMPTED, Arrival, Phase
 from kvferry.engine.errors import Failures
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity
 from kvferry.engine.metrics import Counters
 
+from . import seam
 from .config import in_flight
 from .groups import Groups
 from .requests import OPTIONS, Prompts, options_of, ticket_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
 
     from kvferry import Node
+    from kvferry._kvferry import Verdict
 
 
 class Consumer(consumer.Consumer):
-    manager: KVCacheManager  # set before the first request
+    pool: seam.Pool  # set before the first request
+    scheduler: VllmScheduler
 
     def __init__(self, node: Node, prompts: Prompts, counters: Counters, failures: Failures, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
         super().__init__(node, counters, failures, in_flight(vllm_config, kv_cache_config))
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
-        self._groups = Groups(kv_cache_config, vllm_config.num_prefill_lookahead_tokens)
+        self._groups = Groups(kv_cache_config, seam.prefill_lookahead(vllm_config))
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
-        self.offloaders: list[OffloadingConnectorScheduler] = []  # beside us in a MultiConnector
+        self.offloaders: list[Any] = []  # beside us in a MultiConnector
         self.defaults: dict[str, str] = {}  # options of requests that do not name them
 
     # ---- what vLLM's scheduler says ----
@@ -82,12 +84,9 @@ class Consumer(consumer.Consumer):
             self.pass_over(arrival)
             return
         for offloader in self.offloaders:
-            # It may still have to store what other requests have left in these blocks, and waits for that only if it is
-            # told of their new owner, which vLLM does when it schedules one.
-            offloader._current_batch_allocated_block_ids.update(itertools.chain(*blocks.get_block_ids()))
+            seam.tell_offloader(offloader, blocks)
         missing = self._groups.missing(self._handed_over(request), self._loadable(request) - external)
-        null_block = self.manager.block_pool.null_block.block_id
-        self.begin(arrival, external, self._groups.pack(blocks.get_block_ids(), null_block, missing))
+        self.begin(arrival, external, self._groups.pack(blocks.get_block_ids(), self.pool.null_block, missing))
 
     def finish(self, request: Request) -> bool:
         self._unstarted.pop(request.request_id, None)
@@ -124,25 +123,29 @@ class Consumer(consumer.Consumer):
 
     def _unload(self, arrival: Arrival) -> None:
         """vLLM has been told, and may have cached the blocks, but not computed with them."""
-        self.manager.evict_blocks({block for group in self.manager.get_block_ids(arrival.key) for block in group})
+        self.pool.uncache(arrival.request)
         self.keep(arrival.request, 0)
         self.compute_here(arrival.key, LORA_CHANGED)
 
-    # ---- vLLM's blocks ----
+    # ---- vLLM's requests and blocks ----
+
+    def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
+        seam.fail_request(self.scheduler, arrival.key, _kvferry.status_name(verdict.status),
+                          arrival.mistake or _kvferry.status_meaning(verdict.status), verdict.retry_after_ms > 0)
 
     def keep(self, request: Request, tokens: int) -> None:
         request.num_computed_tokens = tokens
         if tokens == 0:
             # vLLM looks for the prompt in its own cache again, and gives it blocks anew.
-            self.manager.free(request)
+            self.pool.free(request)
         elif self._kv_cache_config.needs_kv_cache_zeroing:
-            self.manager.record_blocks_for_zeroing(request.request_id, tokens)
+            self.pool.zero_after(request, tokens)
 
     def free(self, request: Request) -> None:
-        self.manager.free(request)
+        self.pool.free(request)
 
     def take_blocks(self, request: Request) -> list[KVCacheBlock]:
-        return self.manager.pop_blocks_for_free(request)
+        return self.pool.take(request)
 
     def free_blocks(self, blocks: Sequence[KVCacheBlock]) -> None:
-        self.manager.block_pool.free_blocks(reversed(blocks))
+        self.pool.release(blocks)

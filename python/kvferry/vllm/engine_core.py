@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
-
+from kvferry.engine.boundary import Refused, all_of
 from kvferry.engine.log import logger
-from kvferry.engine.wrapping import wrap_methods
+
+from . import seam
+from .contract import LORA, SLEEP, features_of
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.lora.request import LoRARequest
 
     from .scheduler import Scheduler
@@ -29,25 +32,24 @@ WEIGHTS_ID = "weights_id"
 LEVEL_WITHOUT_WEIGHTS = 2  # of sleep
 
 
-class TransfersError(RuntimeError):
+class TransfersError(Refused):
     """Some rank has not confirmed that its leases and loads have ended: nothing that they use may be touched."""
 
 
 def _own(connector: Any) -> Any:
     """Our connector, alone or in vLLM's MultiConnector."""
     from .connector import KVFerryConnector
-    return next((one for one in getattr(connector, "sub_connectors", [connector])
-                 if isinstance(one, KVFerryConnector)), None)
+    return next((one for one in seam.siblings_of(connector) or [connector] if isinstance(one, KVFerryConnector)), None)
 
 
 def _side_of(engine: Any) -> Scheduler | None:
-    connector = _own(engine.scheduler.get_kv_connector())
+    connector = _own(seam.connector_of(seam.scheduler_of(engine)))
     return connector._scheduler if connector is not None else None
 
 
 def on_worker(worker: Any, call: str, *args: Any) -> Any:
     """Runs in each worker's process: one of our Worker's methods there."""
-    return getattr(_own(get_kv_transfer_group())._worker, call)(*args)
+    return getattr(_own(seam.worker_connector())._worker, call)(*args)
 
 
 def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
@@ -55,33 +57,35 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
 
     TransfersError: a rank has not confirmed. A worker that does not answer at all holds up its engine here as in any
     step: an answer that comes after a timeout would be taken for that of vLLM's next call."""
+    if side.stopped:
+        side.stop("end_transfers")
     ending = side.ending(loads)
     if not ending.leases and not ending.loads:
         return
-    side.take(engine.model_executor.collective_rpc(on_worker, args=("end_transfers", ending)))
+    side.take(seam.on_all_workers(engine, on_worker, "end_transfers", ending))
     left = side.not_ended(ending)
     if left:
         raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
-    engine.scheduler.finished_recving_kv_req_ids |= side.settle()  # as in a step: there may be none
+    seam.receive(seam.scheduler_of(engine), side.settle())  # there may be no step
 
 
 # ---- around vLLM's methods ----
 
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    if not side.joined:
-        side.join(engine.scheduler, engine.model_executor.collective_rpc(on_worker, args=("address",)))
+    if not side.joined:  # of the start: no boundary
+        side.join(seam.scheduler_of(engine), seam.on_all_workers(engine, on_worker, "address"),
+                  partial(seam.on_all_workers, engine, on_worker, "stop"))
     call(engine, *args, **kwargs)
 
 
 def _alone(engine: Any) -> bool:
     """No other connector has a cache of its own."""
-    connector = engine.scheduler.get_kv_connector()
-    return _own(connector) is connector
+    return seam.siblings_of(seam.connector_of(seam.scheduler_of(engine))) is None
 
 
 def _empty_cache(engine: Any, side: Scheduler) -> bool:
     """False: some request uses a block."""
-    emptied: bool = engine.scheduler.reset_prefix_cache(reset_connector=not _alone(engine))
+    emptied = seam.reset_prefix_cache(seam.scheduler_of(engine), others=not _alone(engine))
     if emptied:
         side.cache_is_empty()
     return emptied
@@ -89,20 +93,23 @@ def _empty_cache(engine: Any, side: Scheduler) -> bool:
 
 def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool], reset_running_requests: bool = False,
                         reset_connector: bool = False) -> bool:
-    end_transfers(engine, side, loads=True)
+    with all_of(side, "reset_prefix_cache"):
+        end_transfers(engine, side, loads=True)
     success = call(engine, reset_running_requests, reset_connector)
-    if success and (reset_connector or _alone(engine)):
-        side.cache_is_empty()
+    with all_of(side, "reset_prefix_cache"):
+        if success and (reset_connector or _alone(engine)):
+            side.cache_is_empty()
     return success
 
 
 def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mode: str = "abort",
                      clear_cache: bool = True) -> Any:
-    side.pause(True)
     try:
-        if mode == "abort":
-            side.aborting()
-        end_transfers(engine, side, loads=mode != "wait")  # that mode lets requests end that have begun
+        with all_of(side, "pause_scheduler"):
+            side.pause(True)
+            if mode == "abort":
+                side.aborting()
+            end_transfers(engine, side, loads=mode != "wait")  # that mode lets requests end that have begun
         return call(engine, mode, clear_cache)
     except BaseException:
         side.pause(False)
@@ -110,19 +117,22 @@ def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mod
 
 
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:
-    if engine.shutdown_state.name == "REQUESTED" and engine.vllm_config.shutdown_timeout == 0:
-        side.aborting()
+    with all_of(side, "_handle_shutdown"):
+        if seam.is_shut_down_at_once(engine):
+            side.aborting()
     return call(engine)
 
 
 def _resume_scheduler(engine: Any, side: Scheduler, call: Callable[..., None]) -> None:
     call(engine)
-    side.pause(False)
+    with all_of(side, "resume_scheduler"):
+        side.pause(False)
 
 
 def _sleep(engine: Any, side: Scheduler, call: Callable[..., Any], level: int = 1, mode: str = "abort") -> Any:
-    if level >= LEVEL_WITHOUT_WEIGHTS:
-        side.weights_change()
+    with all_of(side, "sleep"):
+        if level >= LEVEL_WITHOUT_WEIGHTS:
+            side.weights_change()
     return call(engine, level, mode)
 
 
@@ -132,19 +142,26 @@ def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], meth
     if name != RELOAD and name not in UPDATE:
         return _with_look(engine, side, call, method, timeout, args, kwargs)
     weights_id = _take_weights_id(kwargs)
-    side.weights_change()
-    end_transfers(engine, side, loads=True)
+    with all_of(side, name):
+        side.weights_change()
+        end_transfers(engine, side, loads=True)
     start_ns = time.time_ns()
     result = _with_look(engine, side, call, method, timeout, args, kwargs)
-    if name == RELOAD:
-        iterator, path, *_ = (*args, None, None)
-        given = {"weights_iterator": iterator, "weights_path": path} | (kwargs or {})
-        if given["weights_iterator"] is None and not weights_id:
-            side.weights_reloaded(given["weights_path"], start_ns)
-    side.weights_id_given(weights_id, begins=name not in UPDATE_GOES_ON)
-    if name in (RELOAD, UPDATE_ENDS):
-        _end_weight_change(engine, side)
+    with all_of(side, name):
+        if name == RELOAD and not weights_id:
+            _say_reloaded(side, args, kwargs or {}, start_ns)
+        side.weights_id_given(weights_id, begins=name not in UPDATE_GOES_ON)
+        if name in (RELOAD, UPDATE_ENDS):
+            _end_weight_change(engine, side)
     return result
+
+
+def _say_reloaded(side: Scheduler, args: tuple[Any, ...], kwargs: dict[str, Any], start_ns: int) -> None:
+    """With these arguments; an iterator brings weights of nobody knows which files."""
+    iterator, path, *_ = (*args, None, None)
+    given = {"weights_iterator": iterator, "weights_path": path} | kwargs
+    if given["weights_iterator"] is None:
+        side.weights_reloaded(given["weights_path"], start_ns)
 
 
 def _take_weights_id(kwargs: dict[str, Any] | None) -> str:
@@ -169,18 +186,24 @@ def _with_look(engine: Any, side: Scheduler, call: Callable[..., Any], *args: An
     try:
         return call(engine, *args)
     finally:
-        if engine.vllm_config.lora_config is not None:
-            side.take(engine.model_executor.collective_rpc(on_worker, args=("news",)))
-            engine.scheduler.finished_recving_kv_req_ids |= side.settle()
+        if seam.has_adapters(engine):
+            with all_of(side, "adapters"):
+                side.take(seam.on_all_workers(engine, on_worker, "news"))
+                seam.receive(seam.scheduler_of(engine), side.settle())
 
 
 def _add_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_request: LoRARequest) -> bool:
     added: bool = _with_look(engine, side, call, lora_request)
+    with all_of(side, "add_lora"):
+        _say_adapter(engine, side, lora_request)
+    return added
+
+
+def _say_adapter(engine: Any, side: Scheduler, lora_request: LoRARequest) -> None:
     if side.adapter_called(lora_request) and not _empty_cache(engine, side):
         logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "
                        "prefix cache, which holds blocks of the adapter's old content, has been reset: POST "
                        "/reset_prefix_cache", lora_request.lora_name)
-    return added
 
 
 def _remove_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_id: int) -> bool:
@@ -190,7 +213,8 @@ def _remove_lora(engine: Any, side: Scheduler, call: Callable[..., bool], lora_i
 
 def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None], weight_version: str) -> None:
     call(engine, weight_version)
-    side.weights_named(weight_version)
+    with all_of(side, "set_weight_version"):
+        side.weights_named(weight_version)
 
 
 WRAPPERS: dict[str, Callable[..., Any]] = {
@@ -215,8 +239,12 @@ def _for_ours(around: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def install() -> None:
-    """May be called again."""
-    from vllm.v1.engine.core import EngineCore
+NEEDED_BY = {"sleep": SLEEP, "add_lora": LORA, "remove_lora": LORA}
+OPTIONAL = ("_handle_shutdown",)
 
-    wrap_methods(EngineCore, {name: _for_ours(around) for name, around in WRAPPERS.items()})
+
+def install(vllm_config: VllmConfig) -> None:
+    """What this engine can do, and no more. May be called again."""
+    has = features_of(vllm_config)
+    wanted = {name: _for_ours(around) for name, around in WRAPPERS.items() if NEEDED_BY.get(name) in (None, *has)}
+    seam.wrap_engine_core(wanted, OPTIONAL)

@@ -20,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
 from kvferry import _kvferry
 from kvferry.engine.messages import pack_blocks
 
+from . import seam
 from .layout import LayoutError, is_numbered_apart, layer_specs, one_spec
 from .states import keeps_more
 
@@ -85,7 +86,8 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
                           "speculative_config, or kvferry out of kv_transfer_config")
     target_layers = vllm_config.model_config.get_total_num_hidden_layers()
     specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
-    drafts = [name for name, spec in specs.items() if _is_draft(name, spec, target_layers)]
+    marked = seam.draft_layers(kv_cache_config)
+    drafts = [name for name, spec in specs.items() if name in marked or _is_draft(name, spec, target_layers)]
     block_tokens = {spec.block_size for name, spec in specs.items() if name not in drafts}
     if carry and all(is_supported(specs[name]) and specs[name].block_size in block_tokens for name in drafts):
         return kv_cache_config, []
@@ -164,7 +166,7 @@ class Groups:
 
     def pack(self, block_ids: Sequence[Sequence[int]], null_block: int, positions: list[range]) -> tuple[bytes, ...]:
         """As a ticket, a lease and a load name them: all of a group from its first position on, but of a state the one."""
-        tables = self._config.select_transfer_block_ids(block_ids)
+        tables = seam.transferred(self._config, block_ids)
         begins = [wanted.start if is_state(group) else 0 for group, wanted in zip(self._groups, positions)]
         return pack_blocks((table[begin:] for table, begin in zip(tables, begins)), null_block,
                            [wanted.stop - begin for wanted, begin in zip(positions, begins)],

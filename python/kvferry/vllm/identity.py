@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.layers.mamba.mamba_utils import get_conv_state_layout
 from vllm.platforms import current_platform
-from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from . import seam
 from .groups import is_state
 from .layout import one_spec
 
@@ -45,7 +45,7 @@ def _digest(value: Any) -> str:
 def _config(model: ModelConfig) -> str:
     """The model's configuration as its author has written it: with it, and overrides, come the positions (rope)."""
     for name in CONFIG_FILES:
-        content = get_hf_file_to_dict(name, model.hf_config_path or model.model, model.revision)
+        content = seam.hf_config_file(model, name)
         if content is not None:
             return _digest({key: value for key, value in content.items() if key not in NOT_OF_THE_MODEL})
     return _digest(model.hf_config.to_dict())
@@ -101,9 +101,8 @@ def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     """The kernel's packing inside a block: on a CPU it follows the instruction set, elsewhere the backend."""
     if not current_platform.is_cpu() or vllm_config.model_config.use_mla:
         return _backend(vllm_config)
-    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
     model, kv_dtype = vllm_config.model_config, vllm_config.cache_config.cache_dtype
-    kernels = {_get_attn_isa(model.dtype, group.kv_cache_spec.block_size, head_size, kv_dtype)
+    kernels = {seam.cpu_kernel(model.dtype, group.kv_cache_spec.block_size, head_size, kv_dtype)
                for group in kv_cache_config.transfer_groups for head_size in (None, model.get_head_size())}
     return "cpu:" + ",".join(sorted(kernels))
 
@@ -122,4 +121,5 @@ def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> 
         "groups": _groups(kv_cache_config),
         "layout": str(kv_cache_config.kv_cache_layout),
         "attention": _attention(vllm_config, kv_cache_config),
+        "kv_format": seam.kv_format(),
     }

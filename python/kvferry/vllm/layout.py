@@ -19,6 +19,7 @@ from vllm.v1.kv_cache_interface import (
 from kvferry import Part, Region, _kvferry
 from kvferry.engine.memory import DTYPES, MEMORY
 
+from . import seam
 from .states import groups_of_all_layers, keeps_more, states_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Split:
     def pieces(self, spec: AttentionSpec) -> int:
         """Different ones that the ranks have of the layer's KV: with more ranks, neighbours have the same. A layer of which
         that is not known counts as one that no two ranks have the same of: engines of other sizes cannot load it then."""
-        shards = spec.max_tp_shards
+        shards = seam.max_tp_shards(spec)
         if shards is None and spec.num_kv_heads == 1 and not isinstance(spec, LATENT):
             shards = self.heads
         return min(shards or self.ranks, self.ranks)

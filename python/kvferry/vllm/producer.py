@@ -11,6 +11,7 @@ from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
+from . import seam
 from .adapters import Content
 from .config import lease_wait_s
 from .groups import Groups
@@ -18,7 +19,6 @@ from .requests import OPTIONS, TICKET, Prompts, shorten, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -31,7 +31,7 @@ USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, 
 
 
 class Producer(producer.Producer):
-    manager: KVCacheManager  # set before the first request
+    pool: seam.Pool  # set before the first request
 
     def __init__(self, node: Node, prompts: Prompts, counters: Counters, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
@@ -90,21 +90,20 @@ class Producer(producer.Producer):
         elif content != self._begun_with.get(request_id):
             self.refuse(request_id, LORA_CHANGED)
         else:
-            block_ids = scheduler_output.kv_connector_block_state.get_block_ids(request_id)
-            null_block = self.manager.block_pool.null_block.block_id
-            blocks = self._groups.pack(block_ids, null_block, self._groups.handed_over(request.num_prompt_tokens))
+            block_ids = seam.step_blocks(scheduler_output, request_id)
+            blocks = self._groups.pack(block_ids, self.pool.null_block, self._groups.handed_over(request.num_prompt_tokens))
             self.publish(orders, request_id, prompt, blocks, content)
 
     def hold(self, lease: Lease, request: Request, sliding: bool) -> None:
-        groups = self.manager.get_blocks(request.request_id).blocks
+        groups = self.pool.blocks_of(request)
         held = [block for group_id, slides, positions in self._groups.by_id(self._groups.handed_over(request.num_prompt_tokens))
                 if slides == sliding
                 for block in groups[group_id][positions.start:positions.stop] if not block.is_null]
-        self.manager.block_pool.touch(held)
+        self.pool.reference(held)
         lease.held += held
 
     def free_blocks(self, blocks: list[KVCacheBlock]) -> None:
-        self.manager.block_pool.free_blocks(reversed(blocks))
+        self.pool.release(blocks)
 
     def forget(self, key: str) -> None:
         super().forget(key)

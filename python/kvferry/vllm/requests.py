@@ -11,6 +11,7 @@ from kvferry.engine.config import option_text
 from kvferry.engine.log import logger
 from kvferry.engine.messages import NoIdentity
 
+from . import seam
 from .adapters import Adapters, Content
 from .layout import ranks_of
 
@@ -52,9 +53,7 @@ def options_of(request: Request) -> dict[str, str]:
 def shorten(request: Request, tokens: int) -> None:
     """By the last tokens of its prompt, which the consumer computes: a state that has seen them would see them again. What
     vLLM then answers is of no use, so it answers one token, as prefill engines are asked to."""
-    request.prompt_token_ids = request.prompt_token_ids[:-tokens]
-    del request._all_token_ids[-tokens:]
-    request.num_prompt_tokens -= tokens
+    seam.drop_last_tokens(request, tokens)
     request.max_tokens = 1
 
 

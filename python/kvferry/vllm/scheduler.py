@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
 from kvferry.engine import messages
+from kvferry.engine.boundary import INTERNAL_ERROR, NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
 from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
+from . import seam
 from .config import error_status_of, loaded_weights, open_node
 from .consumer import Consumer
 from .engine_core import install
@@ -25,7 +26,7 @@ from .requests import Prompts
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.lora.request import LoRARequest
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -47,11 +48,16 @@ class News(KVConnectorWorkerMetadata):
         return News(self.ranks + other.ranks)
 
 
+def _nothing(*_: Any) -> None:
+    """The answer of a side that is stopped, or of a hook whose request is given up."""
+
+
 class Scheduler(Control):
     _producer: Producer
     _consumer: Consumer
 
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, drafts_left_out: int = 0) -> None:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, drafts_left_out: int = 0,
+                 features_off: int = 0) -> None:
         if drafts_left_out:
             logger.warning("kvferry: the KV of %d draft layers is NOT carried: after a load, fewer of their tokens are "
                            "accepted. The answers are the same.", drafts_left_out)
@@ -60,50 +66,55 @@ class Scheduler(Control):
         self._prompts = prompts = Prompts(vllm_config, self._weights)
         super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
                          Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
-                         {"draft_layers_not_carried": drafts_left_out})
+                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": features_off})
         self._weights_change = False
         self._weights_id = ""
         self._last_words: list[str] = []
         self.joined = False
+        self.stopped = self._stop_failed = False
+        self._written: set[str] = set()  # requests given up whose blocks a load may still write to
         self._alone = True
-        self._manager: KVCacheManager | None = None
-        install()
+        self._pool: seam.Pool | None = None
+        install(vllm_config)
 
-    def bind(self, manager: KVCacheManager) -> None:
-        self._manager = manager
-        self._consumer.manager = manager
-        self._producer.manager = manager
-
-    def join(self, scheduler: VllmScheduler, addresses: list[bytes]) -> None:
-        """What no hook of the contract says, before the first request: whose scheduler this is, and where its ranks listen."""
+    def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]]) -> None:
+        """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, and how
+        all of them are stopped."""
+        seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
-        self._consumer.errors = scheduler.grammar_compile_error_reqs
-        self._consumer.offloaders = [sibling.connector_scheduler for sibling in
-                                     getattr(scheduler.connector, "sub_connectors", ())
-                                     if isinstance(sibling, OffloadingConnector)]
+        self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
+        self._consumer.scheduler = self._scheduler = scheduler
+        self._stop_ranks = stop_ranks
+        self._consumer.offloaders = seam.offloaders_of(scheduler.connector)
         # MultiConnector gives its children vLLM's default where they name no policy.
         own = own_config(scheduler.vllm_config.kv_transfer_config)
         if own is not None and "policy" not in (own.get(EXTRA) or {}):
             self._consumer.defaults = {"policy": own[POLICY]}
-        self._alone = not hasattr(scheduler.connector, "sub_connectors")
+        self._alone = seam.siblings_of(scheduler.connector) is None
         self.joined = True
 
+    # ---- one request ----
+
+    @of_request(_nothing)
     def arrive(self, request: Request) -> None:
+        if not self.joined:
+            return  # no engine core has sent it, and none would hear that it fails
         if self._prompts.cache_is_old or self._prompts.adapters.some_are_old:
             self._empty_cache()
         self._prompts.adapters.arrive(request)
         self._producer.arrive(request)
         self._consumer.arrive(request)
 
+    @of_request(lambda side, request, computed: (0, False))
     def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
         return (None, False) if self._producer.waits(request) else self._consumer.offer(request, computed)
 
-    def frees_soon(self) -> bool:
-        return self._producer.frees_soon()
-
+    @of_request(lambda side, request, blocks, external: side._consumer.give_back(request.request_id, request)
+                if external else None)
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         self._consumer.admit(request, blocks, external)
 
+    @of_request(lambda side, request: (request.request_id in side._written, None))
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         waits = self._consumer.finish(request)
         self._prompts.adapters.finish(request)
@@ -111,30 +122,84 @@ class Scheduler(Control):
             self._last_words.append(request.request_id)
         return waits, self._producer.finish(request)
 
+    def give_up(self, request: Request) -> None:
+        key = request.request_id
+        self._producer.give_up(key)
+        if self._consumer.give_up(key):
+            self._written.add(key)
+        self._counters.add("not_loaded", INTERNAL_ERROR)
+
+    # ---- a step ----
+
+    @of_all(lambda side: False)
+    def frees_soon(self) -> bool:
+        return self._producer.frees_soon()
+
+    @of_all(lambda side, scheduler_output: Orders(last_words=side._take_last_words()))
     def orders(self, scheduler_output: SchedulerOutput) -> Orders:
         """The step's orders to the workers."""
         orders = Orders()
         self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
         self._producer.follow(orders, scheduler_output)
         self.fill(orders)
-        orders.last_words, self._last_words = self._last_words, []
+        orders.last_words = self._take_last_words()
         return orders
 
+    def _take_last_words(self) -> list[str]:
+        words, self._last_words = self._last_words, []
+        return words
+
+    @of_all(lambda side, output: side._receive(output, side._consumer.take_given_back()))
     def update(self, output: KVConnectorOutput) -> None:
         """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
         the same set."""
         if isinstance(output.kv_connector_worker_meta, News):
             self.take(output.kv_connector_worker_meta.ranks)
-        output.finished_recving = self.settle() | (output.finished_recving or set())
+        if not self.stopped:
+            self._receive(output, self.settle())
+
+    @staticmethod
+    def _receive(output: KVConnectorOutput, keys: set[str]) -> None:
+        output.finished_recving = keys | (output.finished_recving or set())
 
     def take(self, news: Iterable[messages.News]) -> None:
         for one in news:
+            if one.stopped:
+                self.stop(f"rank {one.rank}: {one.stopped}")
+                return
             self._prompts.adapters.take(one.rank, one.adapters)
             super().take([one])
 
     def settle(self) -> set[str]:
         self._consumer.drop_other_adapters()
-        return self._consumer.settle(self.settled())
+        return self._consumer.settle(self.settled()) | self._consumer.take_given_back()
+
+    # ---- after an internal error ----
+
+    def count_error(self, hook: str) -> None:
+        self._counters.add("internal_errors", hook)
+
+    def stop(self, why: str) -> None:
+        """Whatever a rank raises goes through: then nobody knows that its leases have ended."""
+        if self.stopped:
+            if self._stop_failed:
+                raise NotStoppedError("kvferry: not all ranks have ended their leases")
+            return
+        self.stopped = self._stop_failed = True
+        logger.error("kvferry: transfers are stopped: all leases of this engine end, and its loads are aborted (%s)", why)
+        self._meter.set_gauge("transfers_stopped", 1)
+        if self.joined:
+            self._stop_all(why)
+        self._stop_failed = False
+
+    def _stop_all(self, why: str) -> None:
+        try:
+            are_released = all(self._stop_ranks(why))
+        except Exception as error:
+            raise NotStoppedError(f"kvferry: not all ranks have ended their leases: {error}") from error
+        self._producer.stop()
+        self._consumer.stop(are_released)
+        seam.receive(self._scheduler, self._consumer.take_given_back())
 
     # ---- between steps: engine_core.py ----
 
@@ -181,7 +246,7 @@ class Scheduler(Control):
 
     def _empty_cache(self) -> None:
         """vLLM's, of blocks of other weights or adapters, if no request uses any."""
-        if self._alone and self._manager is not None and self._manager.usage == 0 and self._manager.reset_prefix_cache():
+        if self._alone and self._pool is not None and self._pool.reset_cache():
             self.cache_is_empty()
 
     def aborting(self) -> None:

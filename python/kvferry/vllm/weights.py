@@ -11,6 +11,8 @@ import psutil
 from kvferry.engine import weights
 from kvferry.engine.weights import WEIGHTS_ID, UnknownWeightsError
 
+from . import seam
+
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
 
@@ -20,12 +22,10 @@ HOW_TO_NAME = (f'give both engines "{WEIGHTS_ID}" in kv_connector_extra_config: 
 
 def loaded_files(model: ModelConfig, load: LoadConfig) -> list[Path]:
     """The files that vLLM's loader reads; none for weights that are made up."""
-    from vllm.model_executor import model_loader as loaders
     if load.load_format == "dummy":
         return []
-    kind = loaders._LOAD_FORMAT_TO_MODEL_LOADER.get(load.load_format)
-    if kind is loaders.DefaultModelLoader and not model.model_weights:
-        listed = kind(load)._prepare_weights(model.model, None, model.revision, True, None)[1]
+    listed = seam.loader_files(load, model)
+    if listed is not None:
         files = [Path(name) for name in listed]
     elif load.load_format == "sharded_state" and Path(model.model).is_dir():
         files = list(Path(model.model).glob("*.safetensors"))

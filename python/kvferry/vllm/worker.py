@@ -9,11 +9,12 @@ from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_paral
 
 from kvferry import Point, _kvferry
 from kvferry.engine import worker
+from kvferry.engine.boundary import Refused, of_all
 from kvferry.engine.log import logger
 
 from .adapters import Adapter, Content, loaded_adapters
 from .config import has_checksums, open_node
-from .layout import check_checksums, pool_of, ranks_of, split_of
+from .layout import Pool, check_checksums, pool_of, ranks_of, split_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -36,6 +37,8 @@ class Worker(worker.Worker):
         self._has_checksums = has_checksums(vllm_config)
         self._adapters = loaded_adapters(vllm_config.lora_config)
         self._kv_caches: dict[str, torch.Tensor] = {}  # until they are registered with the node
+        self._pool: Pool | None = None
+        self._is_away = False
         self._gpu: int | None = None
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -50,9 +53,24 @@ class Worker(worker.Worker):
             check_checksums(pool, self._kv_cache_config.kv_cache_layout)
         self._kv_caches = {}
         self._node.register(*pool)
+        self._pool = pool
         self._gpu = next((region.device for region in pool.regions if region.memory == _kvferry.MEMORY_CUDA), None)
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(pool.regions),
                     self._kv_cache_config.num_blocks)
+
+    @of_all(lambda self: None)
+    def leave(self) -> None:
+        """vLLM is about to take the memory away. Refused: a read of it has not ended."""
+        self._is_away = True
+        if not self.leave_memory():
+            raise Refused("kvferry: a read of the KV cache has not ended: it must stay where it is")
+
+    @of_all(lambda self: None)
+    def come_back(self) -> None:
+        """The memory is there again, at the same addresses, with other content: a new generation."""
+        if self._is_away and self._pool is not None:
+            self._node.register(*self._pool)
+        self._is_away = False
 
     def address(self) -> bytes:
         """Where the rank's node listens: a record for Node.set_ranks()."""
