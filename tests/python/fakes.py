@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
@@ -258,11 +259,12 @@ def request(name: str, tokens: int, **fields: Any) -> Any:
         "status": RequestStatus.WAITING, "abort_immediately": False, **fields})
 
 
-def step(tokens: dict[str, int] | None = None, blocks: dict[str, tuple[list[int], ...]] | None = None,
-         preempted: set[str] | None = None) -> Any:
-    """A scheduler's output: tokens scheduled by request, and all blocks of these."""
-    return SimpleNamespace(num_scheduled_tokens=tokens or {}, preempted_req_ids=preempted,
-                           kv_connector_block_state=SimpleNamespace(get_block_ids=(blocks or {}).get))
+def step(tokens: dict[str, int] | None = None, preempted: set[str] | None = None) -> Any:
+    """A scheduler's output: tokens scheduled by request."""
+    made = SchedulerOutput.make_empty()
+    made.num_scheduled_tokens, made.preempted_req_ids = tokens or {}, preempted
+    made.total_num_scheduled_tokens = sum(made.num_scheduled_tokens.values())
+    return made
 
 
 class FakeFailures:

@@ -117,7 +117,7 @@ class Sides:
         """What the client of a prefill gets."""
         one = request(f"cmpl-p{next(ids)}-0-00000000", TOKENS, params={"do_remote_decode": True})
         self.scheduler.arrive(one)
-        self.step(step({one.request_id: TOKENS}, {one.request_id: (SOURCE,) * self._groups}))
+        self.step(step({one.request_id: TOKENS}))
         one.status = RequestStatus.FINISHED_LENGTH_CAPPED
         _, params = self.scheduler.finish(one)
         assert params is not None

@@ -226,7 +226,7 @@ class Engine:
 
     def prefill(self, a: Any, begun: int = 0) -> Any:
         a.num_computed_tokens = begun
-        return self.step(step(tokens={a.request_id: TOKENS - begun}, blocks={a.request_id: ([5, 6, 7],)}))
+        return self.step(step(tokens={a.request_id: TOKENS - begun}))
 
     def load(self) -> Any:
         """A request whose blocks are on their way after the next step."""
@@ -320,7 +320,7 @@ def test_no_ticket_if_another_one_was_read_between_chunks(engine: Engine, betwee
     engine.read("x")
     engine.step()
     a = engine.ask(params=ASKS)
-    engine.step(step(tokens={"a": 32}, blocks=BLOCKS))
+    engine.step(step(tokens={"a": 32}))
     for content in between:
         engine.read(content)
     engine.step()

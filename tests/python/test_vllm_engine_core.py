@@ -93,7 +93,7 @@ class Engine:
         """A request that has finished, and whose blocks are under a lease."""
         a = request("a", TOKENS, params=ASKS)
         self.side.arrive(a)
-        self.side.orders(step(tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7],)}))
+        self.side.orders(step(tokens={"a": TOKENS}))
         a.num_computed_tokens, a.status = TOKENS, RequestStatus.FINISHED_LENGTH_CAPPED
         assert self.side.finish(a)[1] is not None and self.held == [5, 6, 7]
         return a
@@ -228,7 +228,7 @@ def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
     wrapped("pause_scheduler", engine, "wait")
     engine.side.arrive(a := request("a", TOKENS, params=ASKS))
-    assert not engine.side.orders(step(tokens={"a": TOKENS}, blocks={"a": ([5, 6, 7],)})).publish
+    assert not engine.side.orders(step(tokens={"a": TOKENS})).publish
     assert engine.side.finish(a) == (False, None)
     wrapped("resume_scheduler", engine)
     engine.lend()

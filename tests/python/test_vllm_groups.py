@@ -175,7 +175,7 @@ def test_the_last_token_is_not_computed() -> None:
     made.arrive(a)
     assert (a.num_prompt_tokens, a.max_tokens) == (80, 1)
     orders = Orders()
-    made.follow(orders, step(tokens={"a": 80}, blocks={"a": ([5, 6, 7], [9])}))
+    made.follow(orders, step(tokens={"a": 80}))
     (publication,) = orders.publish
     assert publication.prompt == prompt and ids(publication.blocks) == [[5, 6, 7], [9]]
     assert [block.block_id for block in made._leases[publication.user].held] == [9]  # the engine will write to its table
@@ -201,5 +201,5 @@ def test_what_is_not_handed_over_is_computed_whole(fields: dict[str, Any], reaso
     made.arrive(a)
     assert a.num_prompt_tokens == fields["tokens"]
     orders = Orders()
-    made.follow(orders, step(tokens={"a": fields["tokens"]}, blocks={"a": ([5, 6], [9])}))
+    made.follow(orders, step(tokens={"a": fields["tokens"]}))
     assert not orders.publish and made._counters.take() == {"no_tickets": {reason.value: 1}}

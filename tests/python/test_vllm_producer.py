@@ -54,7 +54,7 @@ def published(producer: Producer, **fields: Any) -> tuple[Any, int]:
     """A request whose prompt has just been published, and its lease's id."""
     a = request("a", TOKENS, params=ASKS, **fields)
     producer.arrive(a)
-    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    (publication,) = run_step(producer, tokens={"a": TOKENS}).publish
     a.num_computed_tokens = TOKENS
     return a, publication[2]
 
@@ -63,7 +63,7 @@ def test_an_ordinary_request_is_left_alone() -> None:
     node, producer = make()
     a = request("a", TOKENS)
     producer.arrive(a)
-    assert run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS) == Orders()
+    assert run_step(producer, tokens={"a": TOKENS}) == Orders()
     assert producer.finish(a) is None
     assert node.calls == []
 
@@ -72,15 +72,15 @@ def test_published_with_the_last_prompt_tokens() -> None:
     node, producer = make()
     a = request("a", TOKENS, params=ASKS)
     producer.arrive(a)
-    assert not run_step(producer, tokens={"a": 48}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": 48}).publish
     a.num_computed_tokens = 48
     assert not run_step(producer, tokens={"other": 1}).publish
-    orders = run_step(producer, tokens={"a": 32}, blocks=BLOCKS)
+    orders = run_step(producer, tokens={"a": 32})
     assert [(lease, blocks) for lease, _, _, blocks in orders.publish] == [
         (b"lease 101", (array("I", [5, 6, 7]).tobytes(),))]
     assert node.of("lease_reserve") == [(3, POOL_BLOCKS)]
     a.num_computed_tokens = TOKENS
-    assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": 1}).publish
 
 
 def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> None:
@@ -141,10 +141,10 @@ def test_an_abort_before_the_last_tokens() -> None:
     node, producer = make()
     a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_ABORTED)
     producer.arrive(a)
-    run_step(producer, tokens={"a": 10}, blocks=BLOCKS)
+    run_step(producer, tokens={"a": 10})
     assert producer.finish(a) is None
     assert reasons(producer) == {"aborted": 1}
-    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": TOKENS}).publish
 
 
 def test_a_lease_that_ended_first_holds_no_blocks() -> None:
@@ -152,7 +152,7 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
     node, producer = make()
     a, lease_id = published(producer, max_tokens=9)
     producer.take(News(0, ended={lease_id}))
-    assert not run_step(producer, tokens={"a": 1}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": 1}).publish
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
     assert producer.manager.touched == []
@@ -175,7 +175,7 @@ def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
     a.num_computed_tokens = 0
     orders = run_step(producer, preempted={"a"})
     assert orders.end == [b"lease 101"] and not orders.publish
-    orders = run_step(producer, tokens={"a": TOKENS + 4}, blocks=BLOCKS)
+    orders = run_step(producer, tokens={"a": TOKENS + 4})
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
     producer.take(News(0, ended={lease_id}))
     assert producer.manager.touched == []
@@ -188,7 +188,7 @@ def test_preempted_and_scheduled_again_in_one_step() -> None:
     node, producer = make()
     a, _ = published(producer, max_tokens=9)
     a.num_computed_tokens = 0
-    orders = run_step(producer, tokens={"a": TOKENS + 2}, blocks=BLOCKS, preempted={"a"})
+    orders = run_step(producer, tokens={"a": TOKENS + 2}, preempted={"a"})
     assert orders.end == [b"lease 101"]
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
 
@@ -208,7 +208,7 @@ def test_computed_again_without_a_word_of_preemption() -> None:
     node, producer = make()
     a, _ = published(producer, max_tokens=9)
     a.num_computed_tokens = 0
-    assert run_step(producer, tokens={"a": 16}, blocks=BLOCKS).end == [b"lease 101"]
+    assert run_step(producer, tokens={"a": 16}).end == [b"lease 101"]
 
 
 def test_no_lease_no_ticket() -> None:
@@ -216,7 +216,7 @@ def test_no_lease_no_ticket() -> None:
     node.status["lease_reserve"] = _kvferry.NO_LEASE
     a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_LENGTH_CAPPED)
     producer.arrive(a)
-    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": TOKENS}).publish
     assert producer.finish(a) is None
     assert reasons(producer) == {"no_lease": 1}
 
@@ -245,7 +245,7 @@ def test_a_rank_that_cannot_publish_ends_the_others() -> None:
 def test_a_prompt_without_an_identity(fields: dict[str, Any]) -> None:
     node, producer = make()
     producer.arrive(request("a", TOKENS, params=ASKS, **fields))
-    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": TOKENS}).publish
     assert node.calls == []
 
 
@@ -255,7 +255,7 @@ def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     node, producer = make(ranks=2, sliding=True)
     a = request("a", TOKENS, params=ASKS, **fields)
     producer.arrive(a)
-    (publication,) = run_step(producer, tokens={"a": TOKENS}, blocks={"a": SLID}).publish
+    (publication,) = run_step(producer, tokens={"a": TOKENS}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
     assert node.of("lease_reserve") == [(5, POOL_BLOCKS)]
     assert producer.manager is not None
@@ -275,7 +275,7 @@ def test_blocks_before_the_window_are_not_leased() -> None:
     assert producer.manager is not None
     producer.manager.groups = ([5, 6, 7], [8, 9, 10])
     producer.arrive(request("a", 96, params=ASKS))
-    (publication,) = run_step(producer, tokens={"a": 96}, blocks={"a": ([5, 6, 7], [8, 9, 10])}).publish
+    (publication,) = run_step(producer, tokens={"a": 96}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
     assert ids(producer.manager.touched) == [9, 10]
 
@@ -291,7 +291,7 @@ def test_paused_it_makes_no_lease() -> None:
     producer.paused = True
     a = request("a", TOKENS, params=ASKS)
     producer.arrive(a)
-    assert not run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS).publish
+    assert not run_step(producer, tokens={"a": TOKENS}).publish
     assert producer.finish(a) is None and node.calls == []
     assert reasons(producer) == {"paused": 1}
 
@@ -316,8 +316,8 @@ def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
     producer.arrive(b)
     a.num_computed_tokens = 48
     producer.forget_started()
-    orders = run_step(producer, tokens={"a": 32, "b": TOKENS}, blocks=BLOCKS | {"b": ([9, 10, 11],)})
-    assert [prompt[3][0] for prompt in orders.publish] == [array("I", [9, 10, 11]).tobytes()]
+    orders = run_step(producer, tokens={"a": 32, "b": TOKENS})
+    assert [lease.key for lease in producer._leases.values()] == ["b"] and len(orders.publish) == 1
     assert reasons(producer) == {"weights_changed": 1}
 
 
@@ -327,7 +327,7 @@ def test_a_status_is_counted(call: str, status: int, reason: str) -> None:
     node, producer = make()
     node.status[call] = status
     producer.arrive(a := request("a", TOKENS, params=ASKS))
-    run_step(producer, tokens={"a": TOKENS}, blocks=BLOCKS)
+    run_step(producer, tokens={"a": TOKENS})
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
     assert reasons(producer) == {reason: 1}

@@ -239,7 +239,7 @@ def done(result: Any) -> Future[Any]:
 
 
 def prompt(name: str = "a", **fields: Any) -> Any:
-    return step({name: TOKENS}, {name: BLOCKS}, **fields)
+    return step({name: TOKENS}, **fields)
 
 
 P, D = {"do_remote_decode": True}, {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
@@ -339,7 +339,7 @@ def test_a_step_that_is_scheduled_before_the_last_one_s_output(monkeypatch: pyte
         engine = Engine(monkeypatch, runner, drafts, graphs, batches)
         for name, params in (("p", P), ("q", P), ("d", D), ("r", P)):
             engine.add(params, name)
-        seen = engine.run(prompt("p"), step({"p": 1, "q": TOKENS}, {"p": BLOCKS, "q": BLOCKS}), prompt("r", preempted={"q"}), step({"r": 1}))
+        seen = engine.run(prompt("p"), step({"p": 1, "q": TOKENS}), prompt("r", preempted={"q"}), step({"r": 1}))
         order = among(seen, "schedule", "output")
         assert order == (["schedule", "output"] * 4 if batches == 1 else ["schedule", *["schedule", "output"] * 3, "output"])
         assert len({publication.user for publication in engine.rank.of("lease_publish")}) == 3

@@ -11,7 +11,6 @@ from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
-from . import seam
 from .adapters import Content
 from .config import lease_wait_s
 from .groups import Groups
@@ -26,12 +25,14 @@ if TYPE_CHECKING:
 
     from kvferry import Node
 
+    from .seam import Pool
+
 USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
 """How a request finishes whose output, and ticket, somebody reads."""
 
 
 class Producer(producer.Producer):
-    pool: seam.Pool  # set before the first request
+    pool: Pool  # set before the first request
 
     def __init__(self, node: Node, prompts: Prompts, counters: Counters, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
@@ -74,9 +75,9 @@ class Producer(producer.Producer):
         for request_id, tokens in scheduler_output.num_scheduled_tokens.items() if self._wanted else ():
             request = self._wanted.get(request_id)
             if request is not None:
-                self._follow(orders, scheduler_output, request, request.num_computed_tokens + tokens)
+                self._follow(orders, request, request.num_computed_tokens + tokens)
 
-    def _follow(self, orders: Orders, scheduler_output: SchedulerOutput, request: Request, computed: int) -> None:
+    def _follow(self, orders: Orders, request: Request, computed: int) -> None:
         request_id = request.request_id
         if request.num_computed_tokens < request.num_prompt_tokens:
             self.abandon(request_id)
@@ -90,8 +91,7 @@ class Producer(producer.Producer):
         elif content != self._begun_with.get(request_id):
             self.refuse(request_id, LORA_CHANGED)
         else:
-            block_ids = seam.step_blocks(scheduler_output, request_id)
-            blocks = self._groups.pack(block_ids, self.pool.null_block, self._groups.handed_over(request.num_prompt_tokens))
+            blocks = self._groups.pack(self.pool.block_ids_of(request), self.pool.null_block, self._groups.handed_over(request.num_prompt_tokens))
             self.publish(orders, request_id, prompt, blocks, content)
 
     def hold(self, lease: Lease, request: Request, sliding: bool) -> None:

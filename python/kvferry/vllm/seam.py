@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
-    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.request import Request
@@ -144,12 +143,6 @@ def tell_offloader(offloader: Any, blocks: KVCacheBlocks) -> None:
     offloader._current_batch_allocated_block_ids.update(itertools.chain(*blocks.get_block_ids()))
 
 
-def step_blocks(output: SchedulerOutput, request_id: str) -> Sequence[Sequence[int]]:
-    """All of a scheduled request, by KV group."""
-    blocks: Sequence[Sequence[int]] = output.kv_connector_block_state.get_block_ids(request_id)
-    return blocks
-
-
 def transferred(config: KVCacheConfig, block_ids: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
     """Of these tables those of the groups that are carried."""
     tables: Sequence[Sequence[int]] = config.select_transfer_block_ids(block_ids)
@@ -188,6 +181,11 @@ class Pool:
         groups: Sequence[Sequence[KVCacheBlock]] = self._manager.get_blocks(request.request_id).blocks
         return groups
 
+    def block_ids_of(self, request: Request) -> Sequence[Sequence[int]]:
+        """By KV group, those of the step that is being scheduled included."""
+        groups: Sequence[Sequence[int]] = self._manager.get_block_ids(request.request_id)
+        return groups
+
     def reference(self, blocks: Sequence[KVCacheBlock]) -> None:
         self._manager.block_pool.touch(blocks)
 
@@ -196,7 +194,7 @@ class Pool:
 
     def uncache(self, request: Request) -> None:
         """Its blocks leave the prefix cache."""
-        self._manager.evict_blocks({block for group in self._manager.get_block_ids(request.request_id) for block in group})
+        self._manager.evict_blocks({block for group in self.block_ids_of(request) for block in group})
 
     def reset_cache(self) -> bool:
         """The prefix cache, if no request uses a block."""
