@@ -67,9 +67,13 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
 
 # ---- around vLLM's methods ----
 
-def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+def _join(engine: Any, side: Scheduler) -> None:
     if not side.joined:
         side.join(engine.scheduler, engine.model_executor.collective_rpc(on_worker, args=("address",)))
+
+
+def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    _join(engine, side)  # an engine without a process of its own
     call(engine, *args, **kwargs)
 
 
@@ -110,6 +114,8 @@ def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mod
 
 
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:
+    """vLLM calls it before each step, and before the first request."""
+    _join(engine, side)
     if engine.shutdown_state.name == "REQUESTED" and engine.vllm_config.shutdown_timeout == 0:
         side.aborting()
     return call(engine)

@@ -13,9 +13,8 @@ from kvferry.engine import messages
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
-from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
-from .config import error_status_of, loaded_weights, open_node
+from .config import error_status_of, loaded_weights, open_node, policy_of
 from .consumer import Consumer
 from .engine_core import install
 from .middleware import Failures
@@ -81,10 +80,10 @@ class Scheduler(Control):
         self._consumer.offloaders = [sibling.connector_scheduler for sibling in
                                      getattr(scheduler.connector, "sub_connectors", ())
                                      if isinstance(sibling, OffloadingConnector)]
-        # MultiConnector gives its children vLLM's default where they name no policy.
-        own = own_config(scheduler.vllm_config.kv_transfer_config)
-        if own is not None and "policy" not in (own.get(EXTRA) or {}):
-            self._consumer.defaults = {"policy": own[POLICY]}
+        policy = policy_of(scheduler.vllm_config.kv_transfer_config)
+        if policy is not None:
+            logger.info(policy.line())
+            self._consumer.defaults = {"policy": policy.name}
         self._alone = not hasattr(scheduler.connector, "sub_connectors")
         self.joined = True
 
