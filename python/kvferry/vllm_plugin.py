@@ -44,13 +44,13 @@ def _wrap_executor() -> None:
 
 
 def own_config(transfer: Any) -> dict[str, Any] | None:
-    """What our connector is told, alone or in vLLM's MultiConnector, with the policy of both; None if there is none.
+    """What our connector is told, alone or in vLLM's MultiConnector; None if there is none.
 
     ValueError: it cannot be beside another one."""
     if transfer is None:
         return None
     outer = {name: getattr(transfer, name) for name in (CONNECTOR, MODULE_PATH, EXTRA, POLICY)}
-    configs = [{POLICY: outer[POLICY], **config} for config in (outer, *(outer[EXTRA] or {}).get("connectors", ()))]
+    configs = [outer, *(outer[EXTRA] or {}).get("connectors", ())]
     own = [config for config in configs if _is_own(config)]
     others = [config[CONNECTOR] for config in configs if config.get(CONNECTOR) in HANDING_OVER and not _is_own(config)]
     if own and (others or len(own) > 1):

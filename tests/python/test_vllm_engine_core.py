@@ -62,7 +62,7 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2)) -> None:
         control = FakeNode()
-        control.ranks = 2
+        control.ranks, control.set_ranks = 2, lambda addresses: None
         monkeypatch.setattr(engine_worker, "CONFIRM_S", 0.05)
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
@@ -201,12 +201,14 @@ def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPa
     assert engine.freed == []
 
 
-def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name, args", [("_handle_shutdown", ()), ("add_request", ("a request",))])
+def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch, name: str, args: tuple[Any, ...]) -> None:
     engine = Engine(monkeypatch)
+    engine.shutdown_state = SimpleNamespace(name="RUNNING")
     ranks: list[list[bytes]] = []
     engine.side._node.set_ranks, engine.side.joined = ranks.append, False
     for _ in range(2):
-        wrapped("add_request", engine, "a request")
+        wrapped(name, engine, *args)
     assert ranks == [[b"address 0", b"address 1"]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,8 @@ from fakes import (  # noqa: E402
     vllm_scheduler,
 )
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
-from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
+from kvferry.engine.log import logger  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
 from sides import host_memory  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
@@ -276,17 +278,33 @@ AS_NIXL = {"kv_connector": "NixlConnector", "kv_connector_module_path": "kvferry
 OTHER = {"kv_connector": "ExampleConnector", "kv_role": "kv_both"}
 
 
-@pytest.mark.parametrize("own, outer, defaults", [
-    ({}, "recompute", {"policy": "recompute"}), ({}, "fail", {"policy": "fail"}),
-    ({"kv_load_failure_policy": "fail"}, "recompute", {"policy": "fail"}),
-    ({"kv_connector_extra_config": {"policy": "auto"}}, "fail", {})])
-def test_the_policy_is_its_own_or_that_of_all(engine: Engine, own: dict[str, Any], outer: str,
-                                              defaults: dict[str, str]) -> None:
-    join(engine.side, vllm_scheduler(engine.manager, engine.connector, transfer(OTHER, OWN | own, policy=outer)), [])
-    assert engine.side._consumer.defaults == defaults
+OPTION = {"kv_connector_extra_config": {"policy": "auto"}}
+
+
+@pytest.mark.parametrize("given, policy, setting", [
+    (transfer(OTHER, OWN), "recompute", "the MultiConnector's kv_load_failure_policy (default: fail)"),
+    (transfer(AS_NIXL, OTHER, policy="fail"), "fail", "the MultiConnector's kv_load_failure_policy (default: fail)"),
+    (transfer(OTHER, OWN | {"kv_load_failure_policy": "fail"}), "fail",
+     "kv_load_failure_policy of kvferry's entry in the MultiConnector"),
+    (transfer(OTHER, OWN | {"kv_load_failure_policy": "fail"} | OPTION), "auto", "kvferry's option policy"),
+    (KVTransferConfig(**OWN), "fail", "vLLM's kv_load_failure_policy (default: fail)"),
+    (KVTransferConfig(**AS_NIXL, kv_load_failure_policy="recompute"), "recompute",
+     "vLLM's kv_load_failure_policy (default: fail)"),
+    (KVTransferConfig(**OWN | OPTION, kv_load_failure_policy="recompute"), "auto", "kvferry's option policy")])
+def test_the_policy_that_rules_is_used_and_said(engine: Engine, monkeypatch: pytest.MonkeyPatch, given: KVTransferConfig,
+                                                policy: str, setting: str) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(logger, "info", said.append)
+    join(engine.side, vllm_scheduler(engine.manager, engine.connector, given), [])
+    assert said == [f"kvferry: policy {policy}, from {setting}: if a request's load fails, {config.FAILED_LOAD[policy]}"]
     engine.control.status["request_open"] = _kvferry.BAD_TICKET
     engine.add("b", BRINGS)
-    assert engine.control.of("request_refused") == [(_kvferry.BAD_TICKET, TOKENS, defaults)]
+    assert engine.control.of("request_refused") == [(_kvferry.BAD_TICKET, TOKENS, {"policy": policy})]
+
+
+def test_each_policy_has_its_words() -> None:
+    (allowed,) = [allowed for name, _, _, allowed, _ in _kvferry.options() if name == "policy"]
+    assert set(re.split(", | or ", allowed)) == config.FAILED_LOAD.keys()
 
 
 @pytest.mark.parametrize("children, said", [

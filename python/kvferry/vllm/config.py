@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm import envs
 from vllm.platforms import current_platform
@@ -11,7 +11,7 @@ from kvferry import Node
 from kvferry.engine import config
 from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
-from kvferry.vllm_plugin import EXTRA
+from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
 
 from . import seam
 from .groups import Groups
@@ -32,6 +32,39 @@ LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it 
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
 OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED)
 """Options that are not the library's."""
+_ERROR = 'its client gets an error: with --middleware kvferry.vllm.KVErrors why and when to retry, else "Internal server error"'
+FAILED_LOAD = {
+    "recompute": "the missing blocks are computed here, and its client waits longer; it gets an error only where "
+                 'recompute_budget_tokens_per_s is spent, or a rank is lost. To have errors instead, set that to "fail".',
+    "fail": f'{_ERROR}. To have the missing blocks computed here instead, set that to "recompute".',
+    "auto": f"at most auto_max_recompute_tokens tokens are computed here; where more are missing, {_ERROR}. "
+            'To have all computed, or none, set that to "recompute" or "fail".',
+}
+"""By policy: its effect, and its change."""
+
+
+class Policy(NamedTuple):
+    name: str
+    setting: str  # the one that rules
+
+    def line(self) -> str:
+        return f"kvferry: policy {self.name}, from {self.setting}: if a request's load fails, {FAILED_LOAD[self.name]}"
+
+
+def policy_of(transfer: Any) -> Policy | None:
+    """None: kvferry is not there. `transfer` is the engine's: in a MultiConnector kvferry itself is given vLLM's default where
+    its entry names no policy."""
+    own = own_config(transfer)
+    if own is None:
+        return None
+    extra = own.get(EXTRA) or {}
+    if "policy" in extra:
+        return Policy(option_text(extra["policy"]), "kvferry's option policy")
+    if own.get(CONNECTOR) == transfer.kv_connector:
+        return Policy(own[POLICY], f"vLLM's {POLICY} (default: fail)")
+    if POLICY in own:
+        return Policy(own[POLICY], f"{POLICY} of kvferry's entry in the MultiConnector")
+    return Policy(transfer.kv_load_failure_policy, f"the MultiConnector's {POLICY} (default: fail)")
 
 
 def options_given(vllm_config: VllmConfig) -> Options:

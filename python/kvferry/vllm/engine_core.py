@@ -71,10 +71,15 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
 
 # ---- around vLLM's methods ----
 
-def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    if not side.joined:  # of the start: no boundary
+def _join(engine: Any, side: Scheduler) -> None:
+    """Of the start: an exception goes through."""
+    if not side.joined:
         side.join(seam.scheduler_of(engine), seam.on_all_workers(engine, on_worker, "address"),
                   partial(seam.on_all_workers, engine, on_worker, "stop"))
+
+
+def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    _join(engine, side)  # an engine without a process of its own
     call(engine, *args, **kwargs)
 
 
@@ -117,6 +122,8 @@ def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mod
 
 
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:
+    """vLLM calls it before each step, and before the first request."""
+    _join(engine, side)
     with all_of(side, "_handle_shutdown"):
         if seam.is_shut_down_at_once(engine):
             side.aborting()

@@ -13,10 +13,9 @@ from kvferry.engine.boundary import INTERNAL_ERROR, NotStoppedError, of_all, of_
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
-from kvferry.vllm_plugin import EXTRA, POLICY, own_config
 
 from . import seam
-from .config import error_status_of, loaded_weights, open_node
+from .config import error_status_of, loaded_weights, open_node, policy_of
 from .consumer import Consumer
 from .engine_core import install
 from .middleware import Failures
@@ -86,10 +85,10 @@ class Scheduler(Control):
         self._consumer.scheduler = self._scheduler = scheduler
         self._stop_ranks = stop_ranks
         self._consumer.offloaders = seam.offloaders_of(scheduler.connector)
-        # MultiConnector gives its children vLLM's default where they name no policy.
-        own = own_config(scheduler.vllm_config.kv_transfer_config)
-        if own is not None and "policy" not in (own.get(EXTRA) or {}):
-            self._consumer.defaults = {"policy": own[POLICY]}
+        policy = policy_of(scheduler.vllm_config.kv_transfer_config)
+        if policy is not None:
+            logger.info(policy.line())
+            self._consumer.defaults = {"policy": policy.name}
         self._alone = seam.siblings_of(scheduler.connector) is None
         self.joined = True
 
