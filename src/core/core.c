@@ -403,7 +403,13 @@ kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id,
 kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load,
                                uint64_t point)
 {
-  return kvf_loads_start(&core->loads, now_ns, sources, load, point);
+  kvf_status status = kvf_loads_start(&core->loads, now_ns, sources, load, point);
+  if (status != KVF_OK) { /* the control node hears of it without the reason, unless the engine passes it on */
+    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: no load: %s: %s",
+                    (unsigned long long)load->request_id, kvf_status_name(status),
+                    kvf_status_describe(status)->meaning);
+  }
+  return status;
 }
 
 void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point)
