@@ -2,6 +2,7 @@
  *
  *   cc two_nodes.c $(pkg-config --cflags --libs kvferry) -o two_nodes && ./two_nodes
  */
+#define _POSIX_C_SOURCE 200809L /* fdopen(), also with -std=c17 */
 #include <kvferry/kvferry.h>
 #include <poll.h>
 #include <stdio.h>

@@ -52,7 +52,7 @@ typedef struct kvf_config {
 
   /* The network. */
   char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT", "HOST:PORT-PORT": the first that is free;
-                                          empty: take no connections */
+                                          empty: take no connections (a control node, a rank that only loads) */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key, and maybe one that is accepted too; empty: none,
                                           loopback only */

@@ -4,6 +4,7 @@
  *   control node   kvf_request_open, _begin ──► kvf_request_report … ──► KVF_EVENT_VERDICT
  *                                              kvf_request_released … ──► KVF_EVENT_REQUEST_RELEASED
  *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_RELEASED (as well)
+ *                                └──► it failed: kvf_request_released of this rank, and nothing else
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
@@ -121,15 +122,22 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status s
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 
 /* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the
- * last rank is in, the verdict comes and the producer's ranks are told. KVF_NOT_FOUND: no such request (any more). */
+ * last rank is in, the verdict comes and the producer's ranks are told. A report of the engine's own makes sense where
+ * it knows why there is no load: `blocks` are all positions of the ticket, `prefix` is 0, and `status` is one after
+ * which recomputing is safe (kvf_status_describe()), since else the verdict is KVF_ACTION_FAIL whatever the policy.
+ * KVF_NOT_FOUND: no such request (any more). KVF_INVALID: a rank out of range, other numbers, or the request has not
+ * begun; the log says which. */
 KVF_API kvf_status kvf_request_report(kvf_node *node, const kvf_report *report);
 
 /* Control node: nothing on the ranks of the mask (bit r: rank r) writes to the request's blocks any more:
- * KVF_EVENT_RELEASED; or kvf_load_start() failed; or no load will be started there. To be said of every request that
- * has begun, cancelled ones too: its record is kept until then. When all ranks are released, and after the verdict
- * unless it was cancelled, KVF_EVENT_REQUEST_RELEASED comes, once: until then its blocks are neither to be used nor
- * freed. Idempotent. KVF_NOT_FOUND: no such request (any more). KVF_INVALID: no rank or one out of range, or the
- * request has not begun. */
+ * KVF_EVENT_RELEASED; or kvf_load_start() failed, but with KVF_EXISTS, whose load goes on; or no load will be started
+ * there. To be said of every request that has begun, cancelled ones too: its record is kept until then. When all ranks
+ * are released, and after the verdict unless it was cancelled, KVF_EVENT_REQUEST_RELEASED comes, once: until then its
+ * blocks are neither to be used nor freed. A rank that is released and has not reported counts as one that has reported
+ * KVF_ABORTED, and no good block, which the policy may recompute: after a kvf_load_start() that failed nothing else
+ * need be said. So the report of a load comes first: a later one still counts while the verdict waits for other ranks,
+ * and is ignored after that. Idempotent. KVF_NOT_FOUND: no such request (any more). KVF_INVALID: no rank or one out of
+ * range, or the request has not begun; the log says which. */
 KVF_API kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask);
 
 /* Control node: kvf_load_is_stuck() of the request on a rank. With this, or if a rank has not reported by the deadline,
@@ -170,13 +178,13 @@ typedef struct kvf_load_params {
  * the library's until KVF_EVENT_RELEASED: nothing else may write to them or free them. The outcome (KVF_EVENT_LOAD)
  * comes by the deadline, whatever the producers do: one, however many sources were tried, with the last one's status
  * and all that they have brought. A load of no wanted blocks is done at once. On failure no event comes and the blocks
- * are untouched. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for kvf_request_open(); KVF_INCOMPATIBLE also: no source's
- * ranks have this rank's layers, heads or tokens, as the log says. KVF_INVALID: no memory registered, a block id
- * out of range or named twice in its group, positions that do not fit the ticket, or a point that the registered
- * memory's kind does not know. KVF_EXISTS: a load of this request is not released yet. KVF_NO_RESOURCE:
- * loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for nothing but a small load over local
- * (option inline_bytes), which is mostly over by then: for spin_us at most, and where the core is shared, for one time
- * slice in 100 ms. */
+ * are untouched: kvf_request_released() says so to the control node. KVF_BAD_TICKET, KVF_INCOMPATIBLE: as for
+ * kvf_request_open(); KVF_INCOMPATIBLE also: no source's ranks have this rank's layers, heads or tokens, as the log
+ * says. KVF_INVALID: no memory registered, a block id out of range or named twice in its group, positions that do not
+ * fit the ticket, or a point that the registered memory's kind does not know. KVF_EXISTS: a load of this request is not
+ * released yet. KVF_NO_RESOURCE: loads_max loads are open, or too many producers in use. KVF_NO_MEMORY. Waits for
+ * nothing but a small load over local (option inline_bytes), which is mostly over by then: for spin_us at most, and
+ * where the core is shared, for one time slice in 100 ms. */
 KVF_API KVF_MUST_USE kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load);
 
 /* Rank: stops loading. Idempotent, legal in every state, returns at once. The load's events come as ever: an outcome

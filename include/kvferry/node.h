@@ -1,8 +1,9 @@
 /* kvferry/node.h: a node's life, its memory, its events.
  *
  * A node is one kvferry instance in a process. A *rank node* registers a rank's KV memory, publishes leases of it and
- * loads into it; it listens. A *control node* lives with an engine's scheduler: it reserves leases and makes tickets,
- * keeps other engines' leases alive, merges the ranks' reports and decides. One node may be both (one-process engines).
+ * loads into it. It listens, unless it only loads. A *control node* lives with an engine's scheduler: it reserves
+ * leases and makes tickets, keeps other engines' leases alive, merges the ranks' reports and decides. One node may be
+ * both (one-process engines).
  *
  * Threads: every function may be called from any thread at any time, except that nothing may be called once
  * kvf_node_close() has been. No call blocks on a peer, on the network or on a lock held during I/O.
@@ -19,6 +20,7 @@
 KVF_C_BEGIN
 
 /* Starts a node: its threads, its socket (if config->listen is not empty), its random incarnation. `config` is copied.
+ * The transports of one that does not listen are opened by kvf_node_register().
  * On success *out is the caller's, to be given to kvf_node_close(). On failure *out is NULL, and `message`
  * (may be NULL) says what to change.
  * KVF_INVALID: an option, or key file, is unusable, or an address off loopback without a key. KVF_ADDRESS_IN_USE:
@@ -54,11 +56,13 @@ typedef struct kvf_region {
  * until kvf_node_unregister() or kvf_node_close() has returned; `regions` is copied. It must be memory that no other
  * process writes, and that does not outlive this one (as a file in /dev/shm does): nobody would end the leases of a
  * process that is gone before its successor writes there. What is on devices is on one: each has a node of its own. A
- * transport that does not serve this kind of memory is left out, as the log says. KVF_EXISTS: registered already.
- * KVF_INVALID: a region is empty, or is not memory of its kind and device as the log says, block_bytes is not a
- * multiple of heads, regions disagree on heads_total, the engine's ranks cannot share that evenly, or a group has no
+ * transport that does not serve this kind of memory is left out, as the log says. A node that does not listen (option
+ * listen is empty) may register too: it can load, and not publish, since nobody could read it. KVF_EXISTS: registered
+ * already. KVF_INVALID: a region is empty, or is not memory of its kind and device as the log says, block_bytes is not
+ * a multiple of heads, regions disagree on heads_total, the engine's ranks cannot share that evenly, or a group has no
  * region. KVF_LIMIT: more than KVF_REGIONS_MAX or KVF_GROUPS_MAX. KVF_TRANSFER_SETUP: all transports, or one that the
- * option require names, would be left out, or this machine lacks what the kind of memory needs, as the log says. */
+ * option require names, would be left out, or this machine lacks what the kind of memory needs, as the log says; of a
+ * node that does not listen also what a transport needs, and KVF_SYSTEM, KVF_NO_MEMORY as for kvf_node_open(). */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
 /* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies
@@ -83,16 +87,15 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
  * registered), KVF_ADDRESS_BYTES_MAX bytes of room. Opaque bytes for kvf_node_set_ranks() of the engine's control node.
  * Register first: a record made before says nothing of layers, and loads of an engine that is split by them, or that
  * deals tokens, end with KVF_INCOMPATIBLE. KVF_LIMIT: `capacity` is too small.
- * KVF_INVALID: the node does not listen. */
+ * A rank that only loads needs neither this nor kvf_node_set_ranks(). KVF_INVALID: the node does not listen. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes);
 
-/* Tells the control node where its engine's ranks are: `ranks` records one after the other in `records`, the i-th
- * bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a restarted worker, other
- * memory). Ranks with the same layers are a stage of the engine's pipeline, and share heads and tokens in the order of
- * their numbers. All stages must have as many ranks and no layer in common, else loads from it end with
- * KVF_INCOMPATIBLE.
- * KVF_INVALID: not address records, not exactly one for each of config->ranks ranks, or not as many ranks in all of
- * them that tokens are dealt to. */
+/* Tells the control node where its engine's ranks are, for the tickets that it makes: `ranks` records one after the
+ * other in `records`, the i-th bytes[i] long, in any order. Tickets made afterwards name them. May be called again (a
+ * restarted worker, other memory). Ranks with the same layers are a stage of the engine's pipeline, and share heads and
+ * tokens in the order of their numbers. All stages must have as many ranks and no layer in common, else loads from it
+ * end with KVF_INCOMPATIBLE. KVF_INVALID: not address records, not exactly one for each of config->ranks ranks, or not
+ * as many ranks in all of them that tokens are dealt to. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes,
                                                    size_t ranks);
 

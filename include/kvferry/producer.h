@@ -40,9 +40,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
  * `after`, and stay as they are until the lease has ended. From then on consumers may read them; with option checksum,
  * once a thread of the library has made their checksums. Until then they are told that the lease is not published yet;
  * it may end before, and where the point never comes it runs out. `user` comes back in KVF_EVENT_LEASE_ENDED.
- * KVF_INVALID: no memory registered, a block id out of its regions, or a point that the registered memory's kind does
- * not know. KVF_EXISTS: this id, or a later one, has been published in that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED:
- * as they say; the lease is not published, no event comes. */
+ * KVF_INVALID: no memory registered, a node that does not listen, as the log says, a block id out of its regions, or a
+ * point that the registered memory's kind does not know. KVF_EXISTS: this id, or a later one, has been published in
+ * that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED: as they say; the lease is not published, no event comes. */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
                                                   const kvf_prompt *prompt, const kvf_ordering_point *after,
                                                   uint64_t user);

@@ -43,7 +43,7 @@ typedef enum kvf_status {
   KVF_LEASE_UNKNOWN = -203, /* the producer knows no such lease, or its secret token does not match */
   KVF_NOT_PUBLISHED = -204, /* the producer has not completed the blocks yet */
   KVF_DEADLINE = -205,      /* load_timeout_ms went by */
-  KVF_ABORTED = -206,       /* the caller aborted it */
+  KVF_ABORTED = -206,       /* the caller aborted it, or it did not start */
   KVF_NO_LEASE = -207,      /* no free lease slot, or the leased share of the pool is at its cap */
   KVF_DRAINING = -208,      /* the node takes no new leases */
 

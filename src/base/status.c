@@ -50,9 +50,10 @@ static const kvf_status_info table[] = {
     /* Not the breaker's: a load may run out of time at a peer that is only busy; a dead one shows in other ways. */
     STATUS(KVF_DEADLINE, "deadline", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The load did not end within load_timeout_ms."),
-    /* In a report it means that a rank gave up on its own (its memory was unregistered): the request is still wanted.
-     */
-    STATUS(KVF_ABORTED, "aborted", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE, "The load was aborted by its caller."),
+    /* In a report it means that a rank gave up on its own (its memory was unregistered, its load could not start): the
+     * request is still wanted. */
+    STATUS(KVF_ABORTED, "aborted", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
+           "The load was aborted by its caller, or did not start."),
     STATUS(KVF_NO_LEASE, "no_lease", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The producer has no free lease, or its leased share of the pool is at the cap."),
     STATUS(KVF_DRAINING, "draining", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE, "The node takes no new leases."),

@@ -162,6 +162,9 @@ kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_addres
 
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
 {
+  if (core->pool.exists) {
+    kvf_peers_may_link(&core->peers, now_ns);
+  }
   if (core->peers.is_control || core->pool.exists) {
     kvf_peers_look_at_known(&core->peers, now_ns);
   }
@@ -300,6 +303,13 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
 kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease, const kvf_blocks *blocks,
                             uint64_t digest, uint64_t user, bool incomplete)
 {
+  if (core->context.config.listen[0] == '\0') {
+    kvf_context_log(
+        &core->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
+        "lease %llu is not published: nobody could read it, since this node does not listen (option listen)",
+        (unsigned long long)lease->id);
+    return KVF_INVALID;
+  }
   kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, incomplete)
                           : status;
@@ -307,7 +317,7 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
 
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
 {
-  /* A control node has published nothing, and has no fence table to store to. */
+  /* A node without memory has published nothing, and perhaps no fence table to store to. */
   return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
 }
 
@@ -403,7 +413,13 @@ kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id,
 kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *load,
                                uint64_t point)
 {
-  return kvf_loads_start(&core->loads, now_ns, sources, load, point);
+  kvf_status status = kvf_loads_start(&core->loads, now_ns, sources, load, point);
+  if (status != KVF_OK) { /* the control node hears of it without the reason, unless the engine passes it on */
+    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: no load: %s: %s",
+                    (unsigned long long)load->request_id, kvf_status_name(status),
+                    kvf_status_describe(status)->meaning);
+  }
+  return status;
 }
 
 void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point)

@@ -27,7 +27,7 @@ typedef struct kvf_core kvf_core;
 
 typedef struct kvf_core_config {
   kvf_config options;
-  bool is_control; /* opens no links: a node that does not listen and registers no memory */
+  bool is_control; /* opens no links until it has memory: a node that does not listen */
   kvf_incarnation incarnation;
   kvf_key key;                    /* proved to others */
   kvf_key other_key;              /* taken from them too, while a fleet changes its key; bytes == 0: none */
@@ -62,7 +62,8 @@ void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
 
 /* One of the option peers, by its name there, and its address. Before anything else is asked of the core. KVF_LIMIT. */
 KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address);
-/* Dials these from now on: for a control node at once, for a rank once it has memory. */
+/* The node is open, or has memory. Dials these from now on: for a control node at once, for a rank once it has memory.
+ */
 void kvf_core_start(kvf_core *core, uint64_t now_ns);
 
 /* ---- API calls: see the public headers ---- */

@@ -69,6 +69,11 @@ bool kvf_ranks_have_reported(const kvf_ranks *ranks)
   return ranks->merged.ranks_mask == ranks->all;
 }
 
+bool kvf_ranks_are_in(const kvf_ranks *ranks)
+{
+  return (ranks->merged.ranks_mask | ranks->released) == ranks->all;
+}
+
 bool kvf_ranks_are_released(const kvf_ranks *ranks)
 {
   return ranks->released == ranks->all;

@@ -20,6 +20,8 @@ kvf_status kvf_ranks_report(kvf_ranks *ranks, const kvf_report *report);
 kvf_status kvf_ranks_release(kvf_ranks *ranks, uint64_t mask);
 
 bool kvf_ranks_have_reported(const kvf_ranks *ranks);
+/* Each has reported, or was released without a report. */
+bool kvf_ranks_are_in(const kvf_ranks *ranks);
 bool kvf_ranks_are_released(const kvf_ranks *ranks);
 
 #endif

@@ -815,6 +815,20 @@ void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id
   }
 }
 
+void kvf_peers_may_link(kvf_peers *peers, uint64_t now_ns)
+{
+  if (!peers->is_control) {
+    return;
+  }
+  peers->is_control = false;
+  for (const kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
+    kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
+    if (peer->state != KVF_PEER_IDLE) {
+      begin_anew(peers, now_ns, peer);
+    }
+  }
+}
+
 void kvf_peers_close_links(kvf_peers *peers)
 {
   for (const kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {

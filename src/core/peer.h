@@ -208,6 +208,8 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 
 /* The peer has registered other memory than the link is for: all that its WELCOME says is given up, and asked again. */
 void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id);
+/* The node has memory, and is a control node no more: what its peers have told a control node is asked again. */
+void kvf_peers_may_link(kvf_peers *peers, uint64_t now_ns);
 /* Our memory goes, which all links were made for. No load is open. */
 void kvf_peers_close_links(kvf_peers *peers);
 

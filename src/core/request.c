@@ -390,6 +390,27 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   finish(requests, now_ns, request, request->verdict.action == KVF_ACTION_FAIL ? failed : KVF_FINISH_COMPLETED);
 }
 
+/* The ranks that have not reported have nothing, for this reason. */
+static void find_nothing(kvf_request *request, kvf_status status)
+{
+  kvf_report nothing = request->own.merged;
+  nothing.prefix = 0;
+  nothing.status = status;
+  request->own.merged = kvf_report_merge(request->own.merged, nothing);
+}
+
+/* To be called after what a rank has said. One that is released without a report gave up by itself. */
+static void conclude_when_all_are_in(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  if (request->state != KVF_REQUEST_LOADING || !kvf_ranks_are_in(&request->own)) {
+    return;
+  }
+  if (!kvf_ranks_have_reported(&request->own)) {
+    find_nothing(request, KVF_ABORTED);
+  }
+  conclude(requests, now_ns, request);
+}
+
 kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_status status, uint32_t tokens,
                                  const kvf_request_options *options)
 {
@@ -401,6 +422,23 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
                     .report = {.blocks = blocks, .status = status}, .block_tokens = block_tokens, .tokens = tokens});
 }
 
+/* What the engine says of its ranks cannot be. */
+static void log_invalid(kvf_requests *requests, uint64_t now_ns, const kvf_request *request, const char *call,
+                        uint64_t ranks_mask)
+{
+  const unsigned long long id = request->id;
+  if (!request->begun) {
+    kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
+                    "request %llu: %s before kvf_request_begin()", id, call);
+    return;
+  }
+  kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
+                  "request %llu: %s: ranks_mask = %#llx must be some of %#llx; a report has blocks = %u, and prefix at "
+                  "most that",
+                  id, call, (unsigned long long)ranks_mask, (unsigned long long)request->own.all,
+                  request->own.merged.blocks);
+}
+
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report)
 {
   kvf_request *request = find(requests, report->request_id);
@@ -409,9 +447,10 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
     return KVF_NOT_FOUND;
   }
   kvf_status status = request->state == KVF_REQUEST_OPEN ? KVF_INVALID : kvf_ranks_report(&request->own, report);
-  if (status == KVF_OK && kvf_ranks_have_reported(&request->own)) {
-    conclude(requests, now_ns, request);
+  if (status != KVF_OK) {
+    log_invalid(requests, now_ns, request, "kvf_request_report()", report->ranks_mask);
   }
+  conclude_when_all_are_in(requests, now_ns, request);
   return status;
 }
 
@@ -422,6 +461,10 @@ kvf_status kvf_requests_released(kvf_requests *requests, uint64_t now_ns, uint64
     return KVF_NOT_FOUND;
   }
   kvf_status status = request->begun ? kvf_ranks_release(&request->own, ranks_mask) : KVF_INVALID;
+  if (status != KVF_OK) {
+    log_invalid(requests, now_ns, request, "kvf_request_released()", ranks_mask);
+  }
+  conclude_when_all_are_in(requests, now_ns, request);
   review(requests, now_ns, request);
   return status;
 }
@@ -455,15 +498,6 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 }
 
 /* ---- what becomes of the producers while a request waits ---- */
-
-/* The ranks that have not reported have nothing, for this reason. */
-static void find_nothing(kvf_request *request, kvf_status status)
-{
-  kvf_report nothing = request->own.merged;
-  nothing.prefix = 0;
-  nothing.status = status;
-  request->own.merged = kvf_report_merge(request->own.merged, nothing);
-}
 
 /* This rank's source lacks it from now on. A load that has begun finds that out for itself. */
 static void lose(kvf_requests *requests, uint64_t now_ns, const kvf_request_rank *rank, kvf_status status)

@@ -14,7 +14,8 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 {
   uint8_t *room = malloc(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_status status = room == NULL ? KVF_NO_MEMORY : KVF_OK;
-  for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
+  const bool is_served = node->address.port != 0;
+  for (uint32_t i = 0; status == KVF_OK && is_served && i < node->transports_count; i++) {
     if ((node->transports_used >> i & 1) == 0) {
       continue;
     }
@@ -174,14 +175,14 @@ static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
 
 static kvf_status check_regions(const kvf_node *node, const kvf_region *regions, size_t count)
 {
-  if (node->config.listen[0] == '\0' || regions == NULL || count == 0) {
-    return KVF_INVALID;
-  }
-  if (count > KVF_REGIONS_MAX) {
-    return KVF_LIMIT;
+  if (regions == NULL || count == 0 || count > KVF_REGIONS_MAX) {
+    kvf_log(&node->logger, KVF_LOG_ERROR, "kvf_node_register: regions = %s, count = %zu must be 1 to %d",
+            regions == NULL ? "NULL" : "(some)", count, KVF_REGIONS_MAX);
+    return regions == NULL || count == 0 ? KVF_INVALID : KVF_LIMIT;
   }
   for (size_t i = 0; i < count; i++) {
     if (regions[i].base == NULL) {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "kvf_node_register: regions[%zu].base = NULL", i);
       return KVF_INVALID;
     }
   }
@@ -222,6 +223,7 @@ static kvf_status open_checksummer(kvf_node *node, const kvf_welcome *welcome)
 
 static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint32_t count, const kvf_layout *layout)
 {
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_welcome welcome = {0};
   kvf_status status = copy_regions(node, regions, count, layout->parts != NULL);
   if (status == KVF_OK) {
@@ -231,13 +233,15 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     status = open_kinds(node, kvf_memory_kinds(regions, count));
   }
   if (status == KVF_OK) {
-    char message[KVF_MESSAGE_BYTES_MAX];
     status = kvf_memory_check(regions, (uint32_t)count, message);
-    if (status != KVF_OK) {
-      kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
-    }
+  }
+  if (status == KVF_OK) {
+    status = kvf_node_equip(node, message);
   }
   if (status != KVF_OK) {
+    if (message[0] != '\0') {
+      kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
+    }
     goto free_welcome;
   }
   status = open_checksummer(node, &welcome);
@@ -319,6 +323,8 @@ kvf_status kvf_node_unregister(kvf_node *node)
 kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes)
 {
   if (node->address.port == 0) {
+    kvf_log(&node->logger, KVF_LOG_ERROR,
+            "kvf_node_address: there is none, since this node does not listen (option listen)");
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);

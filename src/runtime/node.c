@@ -65,6 +65,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
 {
   const kvf_transport_host host = kvf_node_host(node);
   kvf_transport_config config = {.incarnation = *kvf_core_incarnation(node->core),
+                                 .has_key = node->keys[0].bytes > 0,
                                  .connections_max = node->config.connections_max,
                                  .handshake_timeout_ms = node->config.handshake_timeout_ms,
                                  .copy_threads = node->config.copy_threads,
@@ -89,7 +90,9 @@ static kvf_status open_transports(kvf_node *node, char *message)
     const bool may_lack = node->config.require[0] == '\0' && kvf_core_transport(node->core, 1) != NULL;
     if (status == KVF_TRANSFER_SETUP && may_lack) {
       host.log(host.context, KVF_LOG_WARN, message); /* this machine lacks it: the others will do */
+      uint64_t now_ns = kvf_node_enter(node);
       kvf_core_leave_out_transport(node->core, i);
+      kvf_node_leave(node, now_ns);
       continue;
     }
     if (status != KVF_OK) {
@@ -99,6 +102,16 @@ static kvf_status open_transports(kvf_node *node, char *message)
     node->transports_count = ++i;
   }
   return KVF_OK;
+}
+
+kvf_status kvf_node_equip(kvf_node *node, char *message)
+{
+  kvf_status status = KVF_OK;
+  if (node->fence_table == NULL) {
+    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->fence_table,
+                                  &node->fence_fd);
+  }
+  return status == KVF_OK && node->transports_count == 0 ? open_transports(node, message) : status;
 }
 
 static kvf_status open_keys(kvf_node *node, char *message)
@@ -162,13 +175,9 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     goto close_core;
   }
-  /* A control node registers no memory: it needs neither a fence nor a transport. */
+  /* One that does not listen is a control node until it has memory. */
   if (node->config.listen[0] != '\0') {
-    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->fence_table,
-                                  &node->fence_fd);
-    if (status == KVF_OK) {
-      status = open_transports(node, message);
-    }
+    status = kvf_node_equip(node, message);
   }
   if (status != KVF_OK) {
     goto close_core;

@@ -233,7 +233,7 @@ void kvf_node_assist(kvf_node *node, uint32_t transports)
       continue;
     }
     if (transport->ops->assist(transport)) {
-      (void)atomic_fetch_or_explicit(&node->may_assist, bit, memory_order_relaxed);
+      (void)atomic_fetch_or_explicit(&node->may_assist, bit, memory_order_release);
     } else {
       (void)atomic_fetch_and_explicit(&node->may_assist, ~bit, memory_order_relaxed);
     }
@@ -253,7 +253,8 @@ int kvf_node_event_fd(kvf_node *node)
 
 size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
 {
-  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_relaxed);
+  /* Acquire: the transports may be younger than the node. */
+  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_acquire);
   if (assist != 0) {
     kvf_node_assist(node, assist);
   }

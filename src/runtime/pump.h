@@ -60,7 +60,7 @@ struct kvf_node {
 
   kvf_control *control;
   int wake_fd;               /* wakes the control thread; -1: there is none yet */
-  uint32_t transports_count; /* set once, at open */
+  uint32_t transports_count; /* set once: at open, or, of a node that does not listen, when it first has memory */
   kvf_transport *transports[KVF_TRANSPORTS_MAX];
   uint32_t transports_used;      /* a bit for each that has our memory: the others are left out */
   uint64_t connections_accepted; /* by the transports; under the lock, like the next */
@@ -105,6 +105,10 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns);
 
 /* In a caller's thread, without the lock: what these transports, a bit for each, can do for small reads. */
 void kvf_node_assist(kvf_node *node, uint32_t transports);
+
+/* Opens what a node needs that has memory, unless it is open: its fence table and transports. On failure `message` says
+ * what to change. */
+KVF_MUST_USE kvf_status kvf_node_equip(kvf_node *node, char *message);
 
 /* The functions that transports call, for `node` as context. */
 kvf_transport_host kvf_node_host(kvf_node *node);

@@ -18,12 +18,26 @@ def shown() -> list[str]:
     return sorted(printed)
 
 
-def test_c(installed: dict[str, str], tmp_path: Path) -> None:
+def build_and_run(installed: dict[str, str], source: Path, *flags: str) -> list[str]:
+    """What the program prints."""
+    program = Path(installed["PKG_CONFIG_SYSROOT_DIR"]) / source.stem
+    run("cc", "-Wall", "-Wextra", "-pedantic", "-Werror", source, *flags, "-o", program, env=installed)
+    return sorted(run(program, env=installed).splitlines())
+
+
+@pytest.mark.parametrize("standard", ["c11", "c17", "gnu17"])
+@pytest.mark.parametrize("source", sorted(EXAMPLES.glob("*.c")), ids=lambda source: source.stem)
+def test_c(installed: dict[str, str], tmp_path: Path, source: Path, standard: str) -> None:
     flags = run("pkg-config", "--cflags", "--libs", "kvferry", env=installed).split()
     assert any(str(tmp_path) in flag for flag in flags), "of the installed library"
-    program = tmp_path / "two_nodes"
-    run("cc", "-Wall", "-Wextra", "-Werror", EXAMPLES / "two_nodes.c", *flags, "-o", program, env=installed)
-    assert sorted(run(program, env=installed).splitlines()) == shown()
+    assert build_and_run(installed, source, f"-std={standard}", *flags) == shown()
+
+
+def test_c_with_the_static_library(installed: dict[str, str], tmp_path: Path) -> None:
+    for shared in tmp_path.rglob("libkvferry.so*"):
+        shared.unlink()  # else the linker takes it
+    flags = run("pkg-config", "--static", "--cflags", "--libs", "kvferry", env=installed).split()
+    assert build_and_run(installed, EXAMPLES / "two_nodes.c", *flags) == shown()
 
 
 @pytest.mark.deep

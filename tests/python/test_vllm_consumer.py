@@ -147,6 +147,15 @@ def test_reports_go_to_the_library() -> None:
     assert side.node.of("request_report") == [b"x", b"y"] and side.node.of("request_released") == [(7, 1)]
 
 
+def test_what_another_adapter_leaves_out_is_no_failed_load() -> None:
+    """The library would count a release without a report as one, and take it from the budget."""
+    side = Side()
+    side.admit()
+    side.consumer.take(News(0, released={side.id}, refused={side.id}))
+    calls = [call for call, _ in side.node.calls]
+    assert calls.index("request_cancel") < calls.index("request_released")
+
+
 def test_a_prefix_is_kept() -> None:
     side = Side()
     side.admit()

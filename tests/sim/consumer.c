@@ -200,7 +200,7 @@ void sim_jobs_try(sim_world *world, uint32_t engine)
   }
 }
 
-/* Nothing of the load writes on this rank any more: the worker says so, perhaps twice. */
+/* Nothing of the load writes on this rank any more, or there is none: the worker says so, perhaps twice. */
 static void let_go(sim_world *world, sim_job *job, uint32_t rank, sim_load_state state)
 {
   job->load[rank].state = state;
@@ -211,6 +211,7 @@ static void let_go(sim_world *world, sim_job *job, uint32_t rank, sim_load_state
   sim_job_advance(world, job);
 }
 
+/* The worker may pass on why; a recovery table must hear it. */
 static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_status status)
 {
   sim_load *load = &job->load[rank];
@@ -219,7 +220,9 @@ static void refuse_load(sim_world *world, sim_job *job, uint32_t rank, kvf_statu
                               .blocks = sim_prompt_at(job->prompt)->positions * world->groups,
                               .prefix = 0,
                               .status = status};
-  tell(world, job, on_report, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  if (job->parked.is_in || sim_choose(&world->tape, 2) == 1) {
+    tell(world, job, on_report, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
+  }
   let_go(world, job, rank, SIM_LOAD_REFUSED);
 }
 
@@ -413,6 +416,13 @@ static void on_released_watch(sim_world *world, const sim_event *event)
   }
 }
 
+static bool is_undecided(const sim_node *control, const sim_job *job)
+{
+  const kvf_request *request;
+  HASH_FIND(by_id, control->core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
+  return request != NULL && request->state == KVF_REQUEST_LOADING;
+}
+
 static void on_let_go(sim_world *world, const sim_event *event)
 {
   sim_job *job = &world->jobs[event->a]; /* its blocks may have been given back already, by a recovery table */
@@ -423,6 +433,7 @@ static void on_let_go(sim_world *world, const sim_event *event)
   bool is_news = (job->let_go >> event->b & 1) == 0;
   job->let_go |= 1u << event->b;
   uint64_t now_ns = sim_node_enter(world, control);
+  job->load[event->b].was_let_go = job->load[event->b].was_let_go || is_undecided(control, job);
   kvf_status status = kvf_requests_released(&control->core.requests, now_ns, job->info.id, UINT64_C(1) << event->b);
   sim_node_leave(world, control);
   sim_note(world, control->index, "job %: rank % is released: $", event->a, event->b, (uint64_t)(int64_t)status);

@@ -5,7 +5,7 @@
 #define PROBE_BACK_NS (60 * SIM_MS)
 
 typedef struct expected {
-  bool all_reported;
+  bool all_are_in;      /* each rank has reported, or was released without */
   bool all_good;        /* every block on every rank, and nothing went wrong */
   bool recompute_is_ok; /* no rank has a reason against it */
   uint32_t prefix;
@@ -14,16 +14,15 @@ typedef struct expected {
 static expected expect(const sim_world *world, const sim_job *job)
 {
   const sim_engine *engine = &world->engines[job->engine];
-  expected out = {.all_reported = true, .all_good = true, .recompute_is_ok = true, .prefix = UINT32_MAX};
+  expected out = {.all_are_in = true, .all_good = true, .recompute_is_ok = true, .prefix = UINT32_MAX};
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     const sim_load *load = &job->load[rank];
-    if (!load->was_reported) {
-      out.all_reported = false;
-      continue;
-    }
-    out.prefix = load->report.prefix < out.prefix ? load->report.prefix : out.prefix;
-    out.all_good = out.all_good && load->report.status == KVF_OK;
-    out.recompute_is_ok = out.recompute_is_ok && kvf_status_describe(load->report.status)->recompute_safe;
+    const uint32_t prefix = load->was_reported ? load->report.prefix : 0;
+    out.prefix = prefix < out.prefix ? prefix : out.prefix;
+    out.all_are_in = out.all_are_in && (load->was_reported || load->was_let_go);
+    out.all_good = out.all_good && load->was_reported && load->report.status == KVF_OK;
+    out.recompute_is_ok =
+        out.recompute_is_ok && (!load->was_reported || kvf_status_describe(load->report.status)->recompute_safe);
   }
   return out;
 }
@@ -49,17 +48,17 @@ static const char *what_is_wrong(const sim_world *world, const sim_job *job, con
   uint32_t blocks = sim_prompt_at(job->prompt)->positions * world->groups;
   switch (verdict->action) {
     case KVF_ACTION_USE:
-      return want.all_reported && want.prefix == blocks ? NULL : "uses blocks that a rank does not have";
+      return want.prefix == blocks ? NULL : "uses blocks that a rank does not have";
     case KVF_ACTION_RECOMPUTE:
-      if (!want.all_reported) {
-        return "decides before all ranks have reported";
+      if (!want.all_are_in) {
+        return "decides before all ranks are in";
       }
       return verdict->keep_blocks == want.prefix && want.prefix < blocks ? NULL : "does not keep the shortest prefix";
     case KVF_ACTION_FAIL:
-      if (want.all_reported && want.all_good) {
+      if (want.all_good) {
         return "fails what is whole";
       }
-      return want.all_reported && want.recompute_is_ok && job->options.policy == KVF_POLICY_RECOMPUTE &&
+      return want.all_are_in && want.recompute_is_ok && job->options.policy == KVF_POLICY_RECOMPUTE &&
                      world->config.recompute_budget_tokens_per_s == 0
                  ? "fails what could be recomputed"
                  : NULL;

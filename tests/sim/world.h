@@ -193,6 +193,7 @@ typedef enum sim_load_state {
 typedef struct sim_load {
   sim_load_state state;
   bool was_reported; /* the control node has taken its report in time */
+  bool was_let_go;   /* it was told that nothing of it writes, in time: if it has no report, nothing is loaded */
   uint32_t reads;    /* in flight */
   uint64_t deadline_ns;
   uint64_t progress_ns[SIM_RANKS_MAX][SIM_REGIONS_MAX]; /* by the producer's rank and the first region */

@@ -313,11 +313,11 @@ class Consumer:
         orders.abort, self._abort = self._abort, []
 
     def take(self, news: News) -> None:
+        for id_ in news.refused & self._by_id.keys():  # before their release, which would count as a failed load
+            self.discard(self._by_id[id_], LORA_CHANGED)
         self._node.request_report(news.reports)
         self._node.request_released(list(news.released), news.rank)
         self._node.request_stuck(list(news.stuck))
-        for id_ in news.refused & self._by_id.keys():
-            self.discard(self._by_id[id_], LORA_CHANGED)
 
     def on_event(self, event: Event) -> None:
         arrival = self._by_id.get(event.id)

@@ -68,7 +68,7 @@ class Worker:
         for load, status in zip(loads, self._node.load_start(loads, self.work_before_loads())):
             if status == _kvferry.OK:
                 self._loading.add(load.request_id)
-            else:  # no event will come, and nothing has been written
+            else:  # no event will come, and nothing has been written; the report is for the reason
                 self._news.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
                 self._news.released.add(load.request_id)
 

@@ -34,7 +34,7 @@ class Rewinder:
         self._block_tokens = config.block_tokens
         self._open: dict[int, Parked] = {}  # by load
         self._ended: set[int] = set()  # of these, those whose requests have ended
-        self._refused: list[tuple[Parked, int]] = []
+        self._refused: list[Parked] = []
         self._rewinds: dict[int, int] = {}  # by request: the tokens that are good
         install()
 
@@ -49,7 +49,7 @@ class Rewinder:
             reason = _kvferry.status_name(status)
             limited.error("kvferry: request %d is not loaded: %s", one.request_id, reason, reason=reason)
             step.load = [load for load in step.load if load.request_id != one.load_id]
-            self._refused.append((one, status))
+            self._refused.append(one)
 
     def exchange(self) -> tuple[list[int], list[int]]:
         """(requests that have ended and that nothing writes to, requests that may go on)."""
@@ -72,11 +72,11 @@ class Rewinder:
 
     def _give_back(self) -> list[int]:
         refused, self._refused = self._refused, []
-        for one, status in refused:
+        for one in refused:
             self._rewinds[one.request_id] = one.local_tokens
             if self._scheduler is not None:
-                self._scheduler.load_is_refused(one, status)
-        return [one.request_id for one, _ in refused]
+                self._scheduler.load_is_refused(one)
+        return [one.request_id for one in refused]
 
     def _end(self, load_id: int) -> None:
         if load_id in self._open:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -238,11 +237,10 @@ class KVFerryScheduler(SchedulerBase):
             assert self._consumer is not None
             self._consumer.take(News(rank, reports=reports, released=set(released)))
 
-    def load_is_refused(self, parked: Parked, status: int) -> None:
+    def load_is_refused(self, parked: Parked) -> None:
         """By the ranks' tables: none of them has begun it."""
-        positions = sum(map(len, parked.blocks)) // array("I").itemsize
         for rank in range(self._config.ranks):
-            self.take_found(rank, [_kvferry.report(parked.load_id, rank, positions, 0, status)], [parked.load_id])
+            self.take_found(rank, [], [parked.load_id])
         self.load_is_over(parked.request_id)
 
     def load_is_over(self, request_id: int) -> None:

@@ -59,7 +59,7 @@ static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
      * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */
     set_tcp(ucx, config, "UCX_TCP_MAX_POLL", "1");
   }
-  /* A node that takes connections from this host only shall not be reached from elsewhere through UCX either. */
+  /* A node whose peers are all on this host shall not be reached from elsewhere through UCX either. */
   bool is_restricted = ucx->is_loopback && getenv("UCX_NET_DEVICES") == NULL;
   return is_restricted ? ucx->api->config_modify(config, "NET_DEVICES", "lo") : KVF_UCS_OK;
 }
@@ -86,7 +86,7 @@ static kvf_status context_open(kvf_ucx *ucx, char *message)
                     ucx->api->major, ucx->api->minor, ucx->api->release, kvf_ucx_text(ucx, error),
                     transports == NULL ? "" : transports,
                     devices != NULL    ? devices
-                    : ucx->is_loopback ? "lo, as `listen` is"
+                    : ucx->is_loopback ? "lo, since all peers are on this host"
                                        : "");
   }
   kvf_ucp_context_attr attr = {.field_mask = KVF_UCP_ATTR_FIELD_MEMORY_TYPES};
@@ -315,7 +315,7 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
     return kvf_fail(KVF_NO_MEMORY, message, "ucx: %s", strerror(ENOMEM));
   }
   init(ucx);
-  ucx->is_loopback = kvf_address_is_loopback(&listen);
+  ucx->is_loopback = config->listen[0] == '\0' ? !config->has_key : kvf_address_is_loopback(&listen);
   kvf_status status = kvf_driven_open(&ucx->driven, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S, message);
   status = status == KVF_OK ? open_in_thread(ucx, message) : status;
   if (status != KVF_OK) {

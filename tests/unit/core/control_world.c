@@ -69,7 +69,9 @@ void control_world_open(const control_options *options)
   world.now_ns = 1000 * MS;
   open_side(&world.consumer, options, options->consumer_key, NULL, options->consumer_model, 'c', options->control);
   open_side(&world.producer, options, options->producer_key, options->producer_other_key, "m", 'p', false);
-  control_set_memory(&world.consumer);
+  if (!options->control) {
+    control_set_memory(&world.consumer);
+  }
   if (!options->without_memory) {
     control_set_memory(&world.producer);
   }

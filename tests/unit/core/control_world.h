@@ -43,7 +43,7 @@ typedef struct control_options {
   const char *producer_key;
   const char *producer_other_key;
   const char *consumer_model;
-  bool control;        /* the consumer is a control node */
+  bool control;        /* the consumer is a control node, without memory */
   bool without_memory; /* the producer has registered none: control_set_memory() */
   kvf_config config;
 } control_options;

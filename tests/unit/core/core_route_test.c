@@ -75,6 +75,26 @@ static void assert_outcome(kvf_status status)
   assert_int_equal(event.u.report.status, status);
 }
 
+/* A node that does not listen is a control node until it has memory: its peers have not told it of theirs. */
+CONTROL_TEST(a_control_node_that_gets_memory_asks_again)
+{
+  uint64_t id = 0;
+  open_world(true);
+  assert_int_equal(kvf_core_request_open(consumer(), world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                         &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_OK);
+  control_settle();
+  world.held = true;
+  control_dial(KVF_OK); /* as a control node; there is no answer yet */
+  control_set_memory(&world.consumer);
+  kvf_core_start(consumer(), world.now_ns);
+  start_load();
+  world.held = false;
+  control_settle();
+  control_dial(KVF_OK);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
+}
+
 /* ---- connections ---- */
 
 static int set_up(__attribute__((unused)) void **state)

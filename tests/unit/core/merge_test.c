@@ -104,6 +104,23 @@ TEST(ranks_are_merged_until_all_are_in)
   assert_true(same(ranks.merged, report_of(7, 4, KVF_PEER_DOWN)));
 }
 
+/* Reports and releases of the same ranks, in any order: all are in once each rank has said one of them. */
+TEST(released_ranks_are_in)
+{
+  const kvf_report report = report_of(1, 10, KVF_OK);
+  for (int first = 0; first < 2; first++) {
+    kvf_ranks ranks = kvf_ranks_of(2, 9, 10);
+    for (int turn = 0; turn < 2; turn++) {
+      assert_false(kvf_ranks_are_in(&ranks));
+      assert_int_equal(turn == first ? kvf_ranks_report(&ranks, &report) : kvf_ranks_release(&ranks, 2), KVF_OK);
+    }
+    assert_true(kvf_ranks_are_in(&ranks));
+    assert_false(kvf_ranks_have_reported(&ranks));
+    assert_false(kvf_ranks_are_released(&ranks));
+    assert_true(same(ranks.merged, report)); /* a release adds nothing to what was found */
+  }
+}
+
 TEST(a_first_report_is_taken_as_it_is)
 {
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {

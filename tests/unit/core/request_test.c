@@ -582,13 +582,51 @@ WORLD_TEST(released_after_the_verdict_when_all_ranks_are)
   assert_int_equal(released(id, 3), KVF_NOT_FOUND);
 }
 
-WORLD_TEST(released_before_it_is_decided)
+static kvf_verdict next_decision(void)
+{
+  kvf_event event;
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.kind, KVF_EVENT_VERDICT);
+  return event.u.verdict;
+}
+
+/* P2, P7: what kvf_load_start() has refused need not be reported. */
+WORLD_TEST(a_rank_that_is_released_unheard_has_loaded_nothing)
 {
   uint64_t id = begin_request();
+  report_of(id, 1, KVF_OK);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(released(id, 2), KVF_OK);
+  const kvf_verdict verdict = next_decision();
+  assert_int_equal(verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(verdict.status, KVF_ABORTED);
+  assert_int_equal(verdict.keep_tokens, 0);
+  assert_int_equal(next_kind(), 0);
+  assert_int_equal(kvf_requests_report(&world.consumer.core.requests, world.now_ns,
+                                       &(kvf_report){.request_id = id, .ranks_mask = 2, .blocks = 4}),
+                   KVF_NOT_FOUND); /* late */
   assert_int_equal(released(id, 3), KVF_OK);
-  report_of(id, 3, KVF_OK);
-  assert_int_equal(next_kind(), KVF_EVENT_VERDICT);
   assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+}
+
+/* P7: a report says more than the release, whichever comes first. */
+WORLD_TEST(a_report_counts_though_its_rank_is_released)
+{
+  static const struct {
+    kvf_status status;
+    kvf_action action;
+  } cases[] = {{KVF_OK, KVF_ACTION_USE}, {KVF_PEER_DOWN, KVF_ACTION_RECOMPUTE}, {KVF_INVALID, KVF_ACTION_FAIL}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    uint64_t id = begin_request();
+    assert_int_equal(released(id, 1), KVF_OK);
+    report_of(id, 1, cases[i].status);
+    report_of(id, 2, KVF_OK);
+    const kvf_verdict verdict = next_decision();
+    assert_int_equal(verdict.status, cases[i].status);
+    assert_int_equal(verdict.action, cases[i].action);
+    assert_int_equal(released(id, 3), KVF_OK);
+    assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
+  }
 }
 
 WORLD_TEST(cancelled_load_is_released)

@@ -124,11 +124,21 @@ TEST(there_is_one_registration_at_a_time)
   kvf_node_close(node);
 }
 
-TEST(control_nodes_have_no_memory)
+/* A control node has what its memory needs once it has memory, and not before. */
+TEST(nodes_that_do_not_listen_may_have_memory)
 {
   kvf_node *node = open_node("", 0, 1);
-  kvf_region region = region_of(0);
-  assert_int_equal(kvf_node_register(node, &region, 1), KVF_INVALID);
+  const kvf_region region = region_of(0);
+  assert_null(node->fence_table);
+  assert_int_equal(node->transports_count, 0);
+  assert_true(node->core->peers.is_control);
+  for (int turn = 0; turn < 2; turn++) {
+    assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
+    assert_int_equal(node->transports_count, 2);
+    assert_false(node->core->peers.is_control);
+    assert_int_equal(node->core->context.welcome.transports_count, 0); /* nobody is told of it */
+    assert_int_equal(kvf_node_unregister(node), KVF_OK);
+  }
   kvf_node_close(node);
 }
 

@@ -233,6 +233,51 @@ PAIR_TEST(deadline_decides)
   assert_true(took_ms >= 400 && took_ms < 400 + PAIR_LATE_MS);
 }
 
+/* A producer that listens, and a consumer that does not; both with one transport. */
+static void open_deaf_consumer(const char *transport)
+{
+  const pair_option options[] = {{"transports", transport}, {"listen", ""}, {NULL, NULL}};
+  pair_open_node(&p.producer, (const pair_option[]){{"transports", transport}, {NULL, NULL}});
+  pair_open_node(&p.consumer, options);
+}
+
+PAIR_TEST(a_rank_that_only_loads_need_not_listen)
+{
+  for (size_t t = 0; t < 2; t++) {
+    open_deaf_consumer(each_transport[t][0].value);
+    for (uint32_t round = 0; round < 2; round++) {
+      pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
+      load(&ticket);
+      assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+      assert_loaded(20, 10, 40 + round);
+      assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
+      if (round == 0) {
+        pair_move(&p.consumer);
+      }
+    }
+    pair_close(&p);
+  }
+}
+
+PAIR_TEST(what_does_not_listen_offers_nothing)
+{
+  uint8_t record[KVF_ADDRESS_BYTES_MAX];
+  char text[KVF_TICKET_BYTES_MAX];
+  size_t bytes = 0;
+  open_deaf_consumer("local");
+  kvf_node *node = p.consumer.node;
+  pair_offer(&p.producer, 0, 8, 1, false, &ticket);
+  const kvf_blocks blocks = {.ids = ticket.blocks, .counts = &ticket.count, .groups = 1};
+  assert_int_equal(kvf_node_address(node, record, sizeof(record), &bytes), KVF_INVALID);
+  assert_true(pair_wait_log(&p.consumer, "kvf_node_address", "option listen", 10000));
+  assert_int_equal(kvf_ticket_make(node, &ticket.lease, &blocks, &ticket.prompt, text, sizeof(text), &bytes),
+                   KVF_INVALID);
+  assert_int_equal(pair_publish_after(&p.consumer, &ticket, NULL), KVF_INVALID);
+  assert_true(pair_wait_log(&p.consumer, "is not published", "option listen", 10000));
+  assert_int_equal(pair_stat(&p.consumer, "leases_live", ""), 0);
+  assert_int_equal(kvf_lease_end(node, &ticket.lease), KVF_NOT_FOUND);
+}
+
 /* Only what is wanted is read; what the engine has already counts as good. */
 PAIR_TEST(loads_only_wanted_blocks)
 {

@@ -150,6 +150,9 @@ void pair_open_node(pair_node *n, const pair_option *options)
   }
   n->memory = memory;
   register_memory(n);
+  if (config.listen[0] == '\0') {
+    return; /* it only loads */
+  }
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_node_address(n->node, record, sizeof(record), &bytes), KVF_OK);

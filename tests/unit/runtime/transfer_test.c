@@ -265,6 +265,58 @@ SET_TEST(options_of_a_request_come_before_the_nodes)
   assert_int_equal(result.verdict.status, KVF_ABORTED);
 }
 
+static kvf_event next_event(pair_node *n)
+{
+  kvf_event event = {.kind = 0};
+  const uint64_t until_ms = pair_now_ms() + 1000; /* long before the load's deadline */
+  while (kvf_node_poll(n->node, &event, 1) == 0 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  return event;
+}
+
+/* P2: the engine says what consumer.h asks for, that the rank is released, and no more. The policy decides at once,
+ * whatever the reason. */
+static void assert_recomputed_at_once(uint64_t id)
+{
+  assert_int_equal(kvf_request_released(p.consumer.node, id, 1), KVF_OK);
+  kvf_event event = next_event(&p.consumer);
+  assert_int_equal(event.kind, KVF_EVENT_VERDICT);
+  assert_int_equal(event.id, id);
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(event.u.verdict.status, KVF_ABORTED);
+  assert_int_equal(event.u.verdict.recompute_tokens, COUNT * PAIR_BLOCK_TOKENS);
+  event = next_event(&p.consumer);
+  assert_int_equal(event.kind, KVF_EVENT_REQUEST_RELEASED);
+  assert_int_equal(event.id, id);
+}
+
+SET_TEST(a_load_that_cannot_start_is_recomputed)
+{
+  uint64_t id = 0;
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, PAIR_BLOCKS), KVF_INVALID); /* there is no such block */
+  assert_true(pair_wait_log(&p.consumer, "no load: invalid", NULL, 10000));
+  assert_recomputed_at_once(id);
+}
+
+TEST(a_load_beyond_loads_max_is_recomputed)
+{
+  const pair_option options[] = {{"loads_max", "1"}, {NULL, NULL}};
+  uint64_t id = 0;
+  pair_open(&p, options);
+  pair_offer(&p.producer, 0, COUNT, 1, false, &ticket); /* so the first load goes on */
+  const uint64_t first = pair_begin(&p.consumer, &ticket, 0);
+  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &ticket, id, COUNT), KVF_NO_RESOURCE);
+  assert_recomputed_at_once(id);
+  pair_result result;
+  pair_publish(&p.producer, &ticket);
+  pair_wait(&p.consumer, first, 10000, &result);
+  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+  pair_close(&p);
+}
+
 SET_TEST(healthy_until_something_is_stuck)
 {
   assert_true(kvf_node_healthy(p.consumer.node));
