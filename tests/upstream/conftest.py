@@ -28,4 +28,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if reason := expected.reason_in(expected.CANNOT_RUN, test):
             item.add_marker(pytest.mark.skip(reason=reason))
         elif reason := expected.reason_in(expected.FAIL, test):
-            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True, raises=expected.OF_THE_TEST))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pd.connector import Connector
 from pd.engine import BLOCK_TOKENS, HOST, Server
@@ -30,8 +32,10 @@ class Proxy(Server):
 
 
 class Pair:
-    def __init__(self, name: str, connector: Connector, proxy: Path, health: str = "/healthcheck") -> None:
-        self.stack = Stack(pair(FAST, connector, BLOCKS, BLOCKS), log_folder(name), with_router=False)
+    def __init__(self, name: str, connector: Connector, proxy: Path, health: str = "/healthcheck", **shape: Any) -> None:
+        """`shape`: what both engines have otherwise."""
+        specs = [replace(spec, **shape) for spec in pair(FAST, connector, BLOCKS, BLOCKS)]
+        self.stack = Stack(specs, log_folder(name), with_router=False)
         self.proxy = Proxy(proxy, self.stack, health)
 
     @property
