@@ -146,7 +146,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         config.loaded_weights(engine)
         config.open_node(engine, kv_cache_config(), 0).close()
 
-    given = [{"chunk_byte": 1}, {"lease_ttl_ms": -1}, {"ranks": 4},
+    given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
              {"listen": "0.0.0.0", "key_file": str(key)},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},

@@ -163,6 +163,27 @@ setup_lmcache() {
     "installing LMCache beside .venv (0.1 GB, 10 s)" install_lmcache
 }
 
+# vLLM's own tests and examples, of one version: pip downloads the source distribution and runs nothing of it. Their
+# conftest.py is left out: it wants packages for GPUs and pictures, and none of its fixtures is used.
+install_upstream() {
+  local version=$1 folder=$CACHE/upstream/$1
+  rm -rf "$folder"
+  mkdir -p "$folder" $CACHE/logs
+  PYTHONPATH=$PWD/$REQUIREMENTS/unbuilt .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
+    --no-binary vllm --no-build-isolation --dest "$folder" "vllm==$version" >$PIP_LOG 2>&1 ||
+    { tail -n 20 $PIP_LOG >&2; return 1; }
+  tar -xzf "$folder/vllm-$version.tar.gz" -C "$folder" --strip-components 1 --exclude "vllm-$version/tests/conftest.py" \
+    "vllm-$version/tests" "vllm-$version/examples" && rm "$folder/vllm-$version.tar.gz"
+}
+
+# setup_upstream [VERSION]
+setup_upstream() {
+  local version=${1:-$(sed -n 's/^vllm==//p' $REQUIREMENTS/requirements-upstream.txt)}
+  [ -d "$CACHE/upstream/$version/tests" ] || rm -f "$STAMPS/upstream-$version"
+  locked once "upstream-$version" "$(hash_of $REQUIREMENTS/unbuilt)" \
+    "downloading the tests of vLLM $version (45 MB, half a minute)" install_upstream "$version"
+}
+
 # What ./dev ptx compiles with.
 install_nvrtc() {
   rm -rf $CACHE/nvrtc

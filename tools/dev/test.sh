@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/versions --ignore tests/e2e/families)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 versions:2 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 versions:2 upstream:5 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -191,6 +191,14 @@ part_versions() {
   setup_all
   setup_old_vllm
   pytest_step "end to end, engines of two versions of vLLM" versions tests/e2e/versions
+}
+
+# A test that is known to fail counts as skipped, with the reason (tests/upstream/expected.py).
+part_upstream() {
+  setup_all
+  setup_upstream
+  pytest_step "vLLM's own tests of connectors" upstream-units --rootdir . tests/upstream/units tests/upstream/test_expected.py
+  pytest_step "vLLM's own tests, between two engines" upstream-pairs --rootdir . tests/upstream/pairs
 }
 
 part_chaos() {
