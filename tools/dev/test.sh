@@ -9,9 +9,9 @@ RESULTS=$CACHE/results
 PASSED=$CACHE/deep
 # Engines that are up share the machine's memory: these have runs of their own.
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
-  --ignore tests/e2e/versions --ignore tests/e2e/families)
+  --ignore tests/e2e/releases --ignore tests/e2e/families)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 versions:2 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 releases:2 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
 mode=all
@@ -187,10 +187,11 @@ part_engine-mutants() {
   pytest_step "hosts, planted bugs" hosts-mutants tests/hosts -m deep
 }
 
-part_versions() {
+part_releases() {
+  local version
   setup_all
-  setup_old_vllm
-  pytest_step "end to end, engines of two versions of vLLM" versions tests/e2e/versions
+  for version in $(sed -n 's/^vllm==//p' $REQUIREMENTS/requirements-releases.txt); do setup_vllm "$version"; done
+  pytest_step "end to end, releases of vLLM" releases tests/e2e/releases
 }
 
 part_chaos() {

@@ -11,7 +11,7 @@ import pytest
 from pd import faults, trial
 from pd.connector import kvferry
 from pd.engine import EngineSpec, split_cores
-from pd.paths import FAST, OLD_VLLM
+from pd.paths import FAST, VLLM
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
 from pd.stack import Stack, log_folder
@@ -23,7 +23,7 @@ LEASE_S = 3.0
 PROMPT_TOKENS = 150
 PROMPTS = 9
 PAIRS = [("P-old", "D"), ("P", "D-old"), ("P-old", "D-old")]
-OLD = {"PYTHONPATH": str(OLD_VLLM)}
+OLD = {"PYTHONPATH": str(VLLM / "0.31.0")}
 
 
 def version(env: dict[str, str]) -> str:
@@ -39,7 +39,7 @@ def rig_of() -> Iterator[Callable[[str, str], Rig]]:
     specs = [EngineSpec("P", FAST, new, p_cores, BLOCKS), EngineSpec("D", FAST, new, d_cores, BLOCKS),
              EngineSpec("P-old", FAST, old, p_cores, BLOCKS), EngineSpec("D-old", FAST, old, d_cores, BLOCKS)]
     prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
-    with Stack(specs, log_folder("versions"), with_router=False) as stack:
+    with Stack(specs, log_folder("releases"), with_router=False) as stack:
         engines = {engine.name: engine for engine in stack.engines}
 
         def find(prefill: str, decode: str) -> Rig:
