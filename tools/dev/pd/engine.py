@@ -60,10 +60,13 @@ def engine_argv(spec: EngineSpec, port: int) -> list[str]:
     program = ["-m", "vllm.entrypoints.openai.api_server"]
     if spec.api_servers > 1:
         program = [str(SEVERAL_SERVERS), "--api-server-count", str(spec.api_servers)]
+    return [sys.executable, *program, "--host", HOST, "--port", str(port), *engine_args(spec)]
+
+
+def engine_args(spec: EngineSpec) -> list[str]:
+    """Of vLLM's engine, whichever program it is in."""
     return [
-        sys.executable, *program,
         "--model", str(spec.model), "--served-model-name", "model",
-        "--host", HOST, "--port", str(port),
         "--enforce-eager", "--dtype", "float32",
         "--max-model-len", str(spec.max_tokens),
         "--block-size", str(BLOCK_TOKENS),
