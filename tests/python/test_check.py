@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kvferry import Node, Region, __version__, check, cli
+from kvferry.vllm import contract, versions
 
 SUBJECTS = {"ptrace", "user", "namespace", "cuda", "ucx", "openssl", "tls", "address", "memlock", "files", "vllm"}
 
@@ -114,15 +115,30 @@ def test_ucx(monkeypatch: pytest.MonkeyPatch, found: list[str], level: int) -> N
     assert check.check_ucx().level == level
 
 
-@pytest.mark.parametrize("version, level", [("0.32.0", check.OK), ("0.31.4", check.OK), ("0.3.1", check.WARN), ("0.33.0", check.WARN)])
+@pytest.mark.parametrize("version, level", [
+    ("0.32.0", check.OK), ("0.29.4", check.OK), ("0.33.0", check.OK), ("0.30.0", check.WARN), ("0.34.0", check.WARN), ("0.28.1", check.FAIL)])
 def test_vllm_beside_those_tested(monkeypatch: pytest.MonkeyPatch, version: str, level: int) -> None:
-    monkeypatch.setattr(check.importlib.metadata, "version", lambda name: version)
-    assert check.check_vllm().level == level
+    vllm = pytest.importorskip("vllm")
+    monkeypatch.setattr(vllm, "__version__", version)
+    monkeypatch.setattr(contract, "troubles", list)
+    (finding,) = check.check_vllm()
+    assert finding.level == level and version in finding.text
+
+
+@pytest.mark.parametrize("is_guard, version, level", [(True, "0.32.0", check.FAIL), (True, "0.34.0", check.FAIL),
+                                                      (False, "0.32.0", check.OK), (False, "0.34.0", check.WARN)])
+def test_a_contract_that_is_broken(monkeypatch: pytest.MonkeyPatch, is_guard: bool, version: str, level: int) -> None:
+    vllm = pytest.importorskip("vllm")
+    entry = next(entry for entry in contract.CONTRACT if entry.is_guard == is_guard)
+    monkeypatch.setattr(vllm, "__version__", version)
+    monkeypatch.setattr(contract, "troubles", lambda: [(entry, "is not there")])
+    _, finding = check.check_vllm()
+    assert finding.level == level and entry.why in finding.text
 
 
 def test_the_readme_names_the_same_versions_of_vllm() -> None:
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    assert f"vLLM {' and '.join(check.VLLM_TESTED)}" in readme
+    assert f"vLLM {versions.names()}" in readme
 
 
 def test_a_low_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

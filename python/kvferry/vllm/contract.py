@@ -221,7 +221,7 @@ def trouble(entry: Entry) -> str:
     """How vLLM differs from the entry; "" if it does not."""
     try:
         found = find(entry.name)
-    except (AttributeError, ImportError):
+    except Exception:  # whatever an import of vLLM's may raise
         return "is not there"
     if entry.takes is not None:
         takes = tuple(inspect.signature(found).parameters)
