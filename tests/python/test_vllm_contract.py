@@ -120,6 +120,21 @@ def test_versions_that_are_too_old(monkeypatch: pytest.MonkeyPatch, version: str
                                      "and takes any from 0.29 on")
 
 
+def test_the_document_has_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text().partition("## Versions of vLLM\n")[2].partition("\n## ")[0]
+    lost = {name: next(entry for entry in CONTRACT if entry.name.endswith(name)) for name in (".reset_prefix_cache", ".has_pending_block_frees")}
+
+    def start(version: str, *found: tuple[Entry, str]) -> str:
+        monkeypatch.setattr(vllm, "__version__", version)
+        monkeypatch.setattr(contract, "troubles", lambda is_concerned: list(found))
+        with pytest.raises(ValueError) as raised:
+            config.check_start(vllm_config())
+        return str(raised.value)
+
+    said = [start("0.28.0"), *(start(UNKNOWN, (entry, "is not there")) for entry in lost.values())]
+    assert re.findall(r"^\|.*\| `(.*)` \|$", table, re.M) == said
+
+
 def test_a_scheduler_of_other_kinds_is_refused() -> None:
     scheduler = vllm_scheduler()
     seam.check_scheduler(scheduler)

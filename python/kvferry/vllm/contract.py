@@ -266,6 +266,6 @@ def judge(version: str, found: list[tuple[Entry, str]], allows_untested: bool) -
         raise ContractError(f"kvferry does not start: on vLLM {version} it could hand over wrong KV, since "
                             f"{_lines(guards)}. It is tested with vLLM {versions.names()}")
     if found and not versions.is_tested(version) and not allows_untested:
-        raise ContractError(f"kvferry is not tested with vLLM {version}, where {_lines(found)} is missing: take vLLM "
+        raise ContractError(f"kvferry is not tested with vLLM {version}, where {_lines(found)}: take vLLM "
                             f'{versions.names()}, or give the option "untested_vllm": "allow" to do without')
     return found
