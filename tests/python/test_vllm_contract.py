@@ -13,6 +13,7 @@ vllm = pytest.importorskip("vllm")
 
 from fakes import vllm_config, vllm_scheduler  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
+from kvferry.engine.wrapping import wrap_methods  # noqa: E402
 from kvferry.vllm import config, contract, engine_core, seam, versions  # noqa: E402
 from kvferry.vllm.contract import CONTRACT, ContractError, Entry  # noqa: E402
 from vllm import outputs  # noqa: E402
@@ -186,3 +187,22 @@ def test_no_other_module_calls_what_vllm_does_not_promise() -> None:
 def test_every_entry_s_source_can_be_read() -> None:
     assert all(contract.source_of(contract.find(entry.name)) for entry in CONTRACT if entry.has or entry.says)
     assert inspect.getsource(contract.source_of)
+
+
+def test_a_method_that_a_class_lacks_is_not_passed_over() -> None:
+    class Core:
+        def pause(self) -> str:
+            return "paused"
+
+    class Process(Core):
+        def stop(self) -> str:
+            return "stopped"
+
+    def around(method: Any, core: Any) -> str:
+        return f"wrapped: {method(core)}"
+    with pytest.raises(AttributeError, match="Core has no resume"):
+        wrap_methods(Core, {"pause": around, "resume": around})
+    assert Process().pause() == "paused"
+    for _ in range(2):
+        wrap_methods(Core, {"pause": around, "stop": around})
+    assert (Process().pause(), Process().stop()) == ("wrapped: paused", "wrapped: stopped")
