@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 
-from .boundary import of_all
+from .boundary import of_all, of_nothing
 from .log import limited
 from .messages import LORA_CHANGED, Ending, News, Orders
 from .metrics import Counters, Data, Meter
@@ -164,6 +164,7 @@ class Worker:
             time.sleep(CONFIRM_POLL_S)
         return status == _kvferry.OK
 
+    @of_nothing
     def stats(self) -> Data | None:
         return self._meter.read()
 

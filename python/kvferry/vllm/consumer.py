@@ -89,9 +89,16 @@ class Consumer(consumer.Consumer):
         self.begin(arrival, external, self._groups.pack(blocks.get_block_ids(), self.pool.null_block, missing))
 
     def finish(self, request: Request) -> bool:
-        self._unstarted.pop(request.request_id, None)
-        self._loaded.discard(request.request_id)
+        self._forget_loaded(request.request_id)
         return self.end(request.request_id)
+
+    def give_up(self, key: str) -> bool:
+        self._forget_loaded(key)
+        return super().give_up(key)
+
+    def _forget_loaded(self, key: str) -> None:
+        self._unstarted.pop(key, None)
+        self._loaded.discard(key)
 
     def settle(self, settled: list[Arrival]) -> set[str]:
         """Requests to report to vLLM as received."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
 from kvferry.engine import messages
-from kvferry.engine.boundary import INTERNAL_ERROR, NotStoppedError, of_all, of_request
+from kvferry.engine.boundary import INTERNAL_ERROR, NotStoppedError, of_all, of_nothing, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
-from kvferry.engine.metrics import Counters
+from kvferry.engine.metrics import Counters, Data
 
 from . import seam
 from .config import error_status_of, loaded_weights, open_node, policy_of
@@ -124,6 +124,8 @@ class Scheduler(Control):
     def give_up(self, request: Request) -> None:
         key = request.request_id
         self._producer.give_up(key)
+        if key in self._last_words:
+            self._last_words.remove(key)  # vLLM has not been told to wait for it
         if self._consumer.give_up(key):
             self._written.add(key)
         self._counters.add("not_loaded", INTERNAL_ERROR)
@@ -199,6 +201,10 @@ class Scheduler(Control):
         self._producer.stop()
         self._consumer.stop(are_released)
         seam.receive(self._scheduler, self._consumer.take_given_back())
+
+    @of_nothing
+    def stats(self) -> Data | None:
+        return super().stats()
 
     # ---- between steps: engine_core.py ----
 

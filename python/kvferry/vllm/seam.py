@@ -132,9 +132,12 @@ def reset_prefix_cache(scheduler: Scheduler, others: bool) -> bool:
 
 
 def offloaders_of(connector: Any) -> list[Any]:
-    """The schedulers' sides of OffloadingConnectors beside ours."""
+    """The schedulers' sides of OffloadingConnectors beside ours. ContractError: they are not as we know them."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
-    return [one.connector_scheduler for one in siblings_of(connector) or () if isinstance(one, OffloadingConnector)]
+    found = [one.connector_scheduler for one in siblings_of(connector) or () if isinstance(one, OffloadingConnector)]
+    if not all(hasattr(one, "_current_batch_allocated_block_ids") for one in found):
+        raise ContractError(f"kvferry cannot tell vLLM {vllm.__version__}'s OffloadingConnector which blocks it loads into")
+    return found
 
 
 def tell_offloader(offloader: Any, blocks: KVCacheBlocks) -> None:
