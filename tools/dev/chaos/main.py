@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
 from pd.connector import CONNECTORS
 from pd.paths import ROOT
 from pd.progress import doing, say
+from pd.releases import OWN, RELEASES, missing, python_path
 from pd.stack import log_folder, run_to_end
 
 from . import report
@@ -36,6 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="of requests and faults (default 5)")
     parser.add_argument("--seed", type=int, default=1, help="what goes wrong, and when (default 1)")
     parser.add_argument("--connector", choices=sorted(CONNECTORS), default="kvferry")
+    parser.add_argument("--vllm", choices=RELEASES, default=OWN, help=f"which release the engines are of (default {OWN})")
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 
@@ -71,6 +74,9 @@ def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
 
 def main() -> int:
     args = parse_args()
+    if (why := missing(args.vllm)):
+        raise SystemExit(f"vLLM {args.vllm}: {why}")
+    os.environ["PYTHONPATH"] = python_path(args.vllm)
     mix = mix_named(args.mix, args.connector)
     if mix.below and not LIBRARY.exists():
         raise SystemExit(f"{LIBRARY} is not there: start this as ./dev chaos")
