@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from kvferry import _kvferry, metric_table
+from kvferry.vllm import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/dev"))
-from tables import DOCS, tables, with_table
+from pd.releases import SUPPORTED
+from tables import DOCS, README, releases_in, tables, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
@@ -22,6 +24,11 @@ DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 def test_tables(name: str) -> None:
     text = (DOCS / name).read_text()
     assert with_table(text, tables()[name]) == text, "run ./dev tables"
+
+
+def test_the_readme_has_a_result_of_each_release():
+    assert set(SUPPORTED) <= set(releases_in(README.read_text()))
+    assert {versions.minor(release) for release in SUPPORTED} == versions.TESTED.keys()
 
 
 def test_the_failure_model_names_no_other_reasons():

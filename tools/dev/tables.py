@@ -11,7 +11,7 @@ from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 README = DOCS.parent / "README.md"
-OF_A_RELEASE = re.compile(r"^\| \d+\.\d+\.\d+ \|")
+OF_A_RELEASE = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\n", re.M)
 
 
 def yes(flag: bool) -> str:
@@ -52,11 +52,14 @@ def with_table(text: str, rows: list[str]) -> str:
     return "".join([*lines[:start], *(row + "\n" for row in rows), *lines[end:]])
 
 
+def releases_in(text: str) -> list[str]:
+    return OF_A_RELEASE.findall(text)
+
+
 def with_releases(text: str, rows: list[str]) -> str:
     """In place of those that are there."""
-    lines = text.splitlines(keepends=True)
-    old = [i for i, line in enumerate(lines) if OF_A_RELEASE.match(line)]
-    return "".join([*lines[:old[0]], *(row + "\n" for row in rows), *lines[old[-1] + 1:]])
+    first, *_, last = OF_A_RELEASE.finditer(text)
+    return text[:first.start()] + "".join(row + "\n" for row in rows) + text[last.end():]
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ def result(version: str) -> str:
     if (why := missing(version)) and version not in SUPPORTED:
         return f"not run: {why}"
     passed, failed = counts[version]["passed"], counts[version]["failed"]
+    if not passed + failed:
+        return "not run"
     return f"{failed} of {passed + failed} tests failed" if failed else f"{passed} tests passed"
 
 

@@ -11,9 +11,10 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from kvferry.vllm.versions import kv_format
 from pd.kv import CASES, EXCHANGED, differences
 from pd.paths import DEV
-from pd.releases import RELEASES, format_of, python_path
+from pd.releases import RELEASES, python_path
 
 from need import need
 
@@ -44,7 +45,7 @@ def kv_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize("one, other", PAIRS)
 def test_same_numbers_are_the_same_layout(kv_of: Callable[[str], Path], one: str, other: str) -> None:
     found = {case: differences(kv_of(one) / f"{case}.pt", kv_of(other) / f"{case}.pt") for case in CASES}
-    assert (not any(found.values())) == (format_of(one) == format_of(other)), found
+    assert (not any(found.values())) == (kv_format(one) == kv_format(other)), found
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -24,14 +24,6 @@ SUPPORTED = sorted([OWN, *pinned("requirements-releases.txt")], key=lambda versi
 RELEASES = [*SUPPORTED, *([NEWEST] if NEWEST and NEWEST not in SUPPORTED else [])]
 
 
-FORMATS = {"0.29": 1, "0.31": 1, "0.32": 1, "0.33": 1}
-
-
-def format_of(version: str) -> int | None:
-    """The number of the layout of its KV; None: nobody has compared it."""
-    return FORMATS.get(".".join(version.split(".")[:2]))
-
-
 def folder(version: str) -> Path:
     return CACHE / "vllm" / version
 
