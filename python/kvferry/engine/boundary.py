@@ -1,11 +1,9 @@
-"""The boundary around an engine's hooks: what an exception of kvferry's own costs. Kinds:
+"""The boundary around an engine's hooks: what an exception of kvferry's own costs. Three kinds:
 
 - `of_request`: a hook about one request. The request is given up: it goes on without a transfer.
 - `of_all`: a hook that ends leases, stops loads, or changes identity; and all hooks of ranks. All transfers of this side
   are stopped until the engine starts anew: after it, nobody knows which leases and loads are right.
-- `of_nothing`: a hook that shows numbers. It shows none.
-
-Hooks of the start have no boundary: the engine does not start.
+- Hooks of the start have no boundary: the engine does not start.
 
 If stopping fails, too, the exception goes through: a dead engine is better than wrong tokens.
 """
@@ -43,7 +41,7 @@ class Side(Protocol):
 
 class RequestSide(Side, Protocol):
     def give_up(self, request: Any) -> None:
-        """Takes it off the books: no ticket, no load. Blocks that a load may still write to stay where they are."""
+        """No ticket, no load. Blocks that a load may still write to stay where they are."""
 
 
 Hook = Callable[..., Any]
@@ -51,7 +49,8 @@ Hook = Callable[..., Any]
 
 def _report(side: Side, hook: str, what_follows: str) -> None:
     side.count_error(hook)
-    logger.exception("kvferry: internal error in %s: %s. Please report it.", hook, what_follows)
+    if not side.stopped:  # then one has said it all
+        logger.exception("kvferry: internal error in %s: %s. Please report it.", hook, what_follows)
 
 
 @contextmanager
@@ -98,14 +97,3 @@ def of_request(instead: Callable[..., Any]) -> Callable[[Hook], Hook]:
                 return instead(side, request, *args)
         return bounded
     return decorate
-
-
-def of_nothing(hook: Hook) -> Hook:
-    @functools.wraps(hook)
-    def bounded(side: Side) -> Any:
-        try:
-            return bounded.__wrapped__(side)  # type: ignore[attr-defined]
-        except Exception:
-            _report(side, hook.__name__, "numbers are missing")
-            return None
-    return bounded
