@@ -7,11 +7,8 @@ Keys: FILE::TEST or FILE::CLASS::TEST, with [PARAMETERS] for one case alone.
 from __future__ import annotations
 
 ITS_STATS = "it asserts NixlConnector's class. What it is about holds: a child's statistics come back as its own class"
-NO_TICKET = ("its request has NIXL's fields and no ticket: `bad_ticket`, and the policy is fail. It drives a scheduler without "
-             "an EngineCore, in which kvferry knows nobody to end the request")
-NO_LEASE = ("it drives a scheduler without an EngineCore: kvferry meets its ranks in EngineCore.add_request, and without them "
-            "there is no lease and no ticket. It asserts NIXL's way, too: blocks are the finished request's until a worker has "
-            "sent them")
+NO_CORE = ("it drives a scheduler without an EngineCore, by which kvferry joins its ranks: no request gets a ticket, and all "
+           "are computed. Its requests have NIXL's fields, and it asserts NIXL's order of steps")
 STATES_WITH_DRAFTS = "states with speculative decoding are refused (docs/limits.md)"
 STATES_AGAIN = ("the second time as many bytes come as the first: kvferry does not say supports_divergent_local_hybrid_hits, "
                 "so that vLLM takes nothing of a prompt from D's own cache where it has no state (docs/vllm.md)")
@@ -21,20 +18,23 @@ FAIL = {
     f"{STATS}_reconstructs_nixl_stats": ITS_STATS,
     f"{STATS}_with_multiple_connectors": ITS_STATS,
     f"{STATS}_skips_connectors_without_custom_stats": ITS_STATS,
-    "test_remote_decode_lifecycle.py::test_basic_lifecycle": NO_LEASE,
-    "test_remote_decode_lifecycle.py::test_short_prompt_lifecycle": NO_LEASE,
-    "test_remote_decode_lifecycle.py::test_prefix_cache_lifecycle": NO_LEASE,
-    "test_remote_decode_lifecycle.py::test_abort_during_kv_transfer": NO_LEASE,
-    "test_remote_prefill_lifecycle.py::test_basic_lifecycle": NO_TICKET,
-    "test_remote_prefill_lifecycle.py::test_interleaved_lifecycle": NO_TICKET,
-    "test_remote_prefill_lifecycle.py::test_full_block_prompt": NO_TICKET,
-    "test_remote_prefill_lifecycle.py::test_cannot_schedule_after_recv": NO_TICKET,
-    "test_remote_prefill_lifecycle.py::test_cannot_recv": NO_TICKET,
-    "test_remote_prefill_lifecycle.py::test_kv_fetch_stages_cleared_on_abort": NO_TICKET,
+    "test_remote_decode_lifecycle.py::test_basic_lifecycle": NO_CORE,
+    "test_remote_decode_lifecycle.py::test_short_prompt_lifecycle": NO_CORE,
+    "test_remote_decode_lifecycle.py::test_prefix_cache_lifecycle": NO_CORE,
+    "test_remote_decode_lifecycle.py::test_abort_during_kv_transfer": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_basic_lifecycle": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_interleaved_lifecycle": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_no_spurious_prefix_caching": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_full_block_prompt": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_cannot_schedule_after_recv": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_cannot_recv": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_kv_fetch_stages_cleared_on_abort": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_p_side_chunked_prefill_mamba": NO_CORE,
+    "test_remote_prefill_lifecycle.py::test_async_load_reserves_blocks_for_promotion_margin": NO_CORE,
     "test_remote_prefill_lifecycle.py::test_async_load_does_not_double_reserve_mamba_spec_blocks": STATES_WITH_DRAFTS,
     "test_states.py::test_mamba_prefix_cache_hit": STATES_AGAIN,
 }
-OF_THE_TEST = (AssertionError, TypeError, ValueError)
+OF_THE_TEST = (AssertionError, KeyError, TypeError, ValueError)
 """What they fail with. An engine that does not start is no failure that was expected."""
 
 CANNOT_RUN = {

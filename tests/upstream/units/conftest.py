@@ -34,14 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def substitute_connector() -> None:
     from kvferry.vllm import KVFerryConnector
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-    class KnownWeights(KVFerryConnector):
-        """Otherwise their digest comes in the middle of some test, and until then nothing is loaded."""
-
-        def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
-            vllm_config.kv_transfer_config.kv_connector_extra_config["weights_id"] = "upstream"
-            super().__init__(vllm_config, *args, **kwargs)
-    KVConnectorFactory._registry["NixlConnector"] = lambda: KnownWeights
+    KVConnectorFactory._registry["NixlConnector"] = lambda: KVFerryConnector
 
 
 def substitute_models() -> None:
