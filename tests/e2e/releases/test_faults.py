@@ -31,7 +31,7 @@ BLOCK_TOKENS = 32
 PROMPT_TOKENS = 150
 PROMPTS = 10
 FAILS_WITHIN_S = 3.5
-LONG_TOKENS = 1900
+LONG_TOKENS = 1800
 """Of an answer behind which the next request waits."""
 ONE_AT_A_TIME = ("--max-num-seqs", "1")
 MIDDLEWARE = ("--middleware", "kvferry.vllm.KVErrors")

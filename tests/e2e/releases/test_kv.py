@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from kvferry.vllm.versions import kv_format
+from kvferry.vllm.versions import is_tested, kv_format
 from pd.kv import CASES, EXCHANGED, differences
 from pd.paths import DEV
 from pd.releases import RELEASES, python_path
@@ -45,6 +45,8 @@ def kv_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.mark.parametrize("one, other", PAIRS)
 def test_same_numbers_are_the_same_layout(kv_of: Callable[[str], Path], one: str, other: str) -> None:
     found = {case: differences(kv_of(one) / f"{case}.pt", kv_of(other) / f"{case}.pt") for case in CASES}
+    if not (is_tested(one) and is_tested(other)):
+        pytest.skip(f"one has no number yet; its KV: {'the same' if not any(found.values()) else found}")
     assert (not any(found.values())) == (kv_format(one) == kv_format(other)), found
 
 
