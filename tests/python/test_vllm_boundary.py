@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +81,8 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def breaks(monkeypatch: pytest.MonkeyPatch, hook: Any, on: Any, name: str = "", after: bool = False) -> list[str]:
     """The hook raises once, on this side, for this request. Holds its name when it has."""
     raised: list[str] = []
-    work = hook.__wrapped__
+    owner, method = (Scheduler, "fill") if after and hook is Scheduler.orders else (hook, "__wrapped__")  # what follows cannot fail
+    work = getattr(owner, method)
 
     def broken(side: Any, *args: Any) -> Any:
         if raised or side is not on or name and args[0].request_id != name:
@@ -91,7 +91,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch, hook: Any, on: Any, name: str = "", 
             work(side, *args)
         raised.append(hook.__name__)
         raise Mistake("planted")
-    monkeypatch.setattr(hook, "__wrapped__", broken)
+    monkeypatch.setattr(owner, method, broken)
     return raised
 
 
@@ -116,10 +116,11 @@ def carry(p: ModelEngine, d: ModelEngine, name: str, prompt: list[int]) -> None:
 def holds_back(monkeypatch: pytest.MonkeyPatch, p: ModelEngine) -> Callable[[], None]:
     """This engine publishes nothing before it is told to: loads stay under way."""
     held: list[tuple[Any, Any]] = []
+    own = [worker_of(p, rank) for rank in range(len(p.ranks))]
     work = engine_worker.Worker.publish
 
     def publish(side: Worker, orders: Any) -> None:
-        if side in map(worker_of, [p]):
+        if side in own:
             held.append((side, orders))
         else:
             work(side, orders)
@@ -143,19 +144,18 @@ def holds_back(monkeypatch: pytest.MonkeyPatch, p: ModelEngine) -> Callable[[], 
 def test_one_request_goes_on_without_a_transfer(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch, hook: Any,
                                                 of: str, after: bool, asynchronous: bool, tracebacks: list[str],
                                                 numbers: dict[str, Any]) -> None:
-    p, d = engine("p", asynchronous), engine("d", asynchronous)
+    p, d = engine("p", asynchronous, lease_ttl_ms=1000), engine("d", asynchronous)
     carry(p, d, "before", PROMPT)
     d.reset()
     raised = breaks(monkeypatch, hook, {"p": p, "d": d}[of].side, "a", after)
-    ticket = prefill(p, "a", OTHER)
-    assert (ticket is None) == (of == "p" and not (hook is Scheduler.admit and after))
-    tickets = {"a": ticket, "b": prefill(p, "b", LAST)}
+    tickets = {"a": prefill(p, "a", OTHER), "b": prefill(p, "b", LAST)}
+    assert (tickets["a"] is None) == (of == "p")
     for name, prompt in (("a", OTHER), ("b", LAST)):
         d.ask(name, prompt, 5, tickets[name])
     run([p, d], lambda: d.finished.keys() >= {"a", "b"})
     assert is_right(d, "a", OTHER) and is_right(d, "b", LAST)
     assert raised == tracebacks == [hook.__name__]
-    is_carried = hook is Scheduler.finish and of == "d" or hook is Scheduler.admit and of == "p" and after
+    is_carried = hook is Scheduler.finish and of == "d"
     assert stat(d, "verdicts", "use") == 2 + is_carried
     run([p, d], lambda: used(p) == used(d) == 0)
     assert numbers["counters"]["internal_errors"] == {hook.__name__: 1}
@@ -203,7 +203,7 @@ def test_a_client_leaves_under_its_load(engine: Callable[..., ModelEngine], monk
     d.abort("a")
     assert used(d) == before, "a load may still write to them"
     go_on()
-    run([p, d], lambda: "b" in d.finished and used(p) == used(d) == 0)
+    run([p, d], lambda: "b" in d.finished and used(d) == 0)
     assert is_right(d, "b", LAST) and stat(d, "verdicts", "use") == 1
     assert tracebacks == ["finish"] and not d.scheduler.requests
 
@@ -277,6 +277,9 @@ IN_A_STEP = [Scheduler.orders, Scheduler.update, Worker.before_forward, Worker.s
 OF_ALL = pytest.mark.parametrize("hook", IN_A_STEP, ids=lambda hook: hook.__qualname__)
 
 
+SHAPES = pytest.mark.parametrize("ranks, asynchronous", [(1, False), (2, True)], ids=["plain", "two ranks, asynchronous"])
+
+
 def side_of(engine: ModelEngine, hook: Any) -> Any:
     """Of the ranks the last one alone."""
     return engine.side if getattr(Scheduler, hook.__name__, None) is hook else worker_of(engine, len(engine.ranks) - 1)
@@ -292,10 +295,9 @@ def is_stopped(engine: ModelEngine, numbers: dict[str, Any], hook: str) -> None:
     assert not engine.side.busy and not engine.scheduler.requests
 
 
-@KINDS
+@SHAPES
 @WHEN
 @OF_ALL
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_all_leases_end_before_vllm_goes_on(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch, hook: Any,
                                             after: bool, ranks: int, asynchronous: bool, tracebacks: list[str],
                                             numbers: dict[str, Any]) -> None:
@@ -331,10 +333,9 @@ def test_all_leases_end_before_vllm_goes_on(engine: Callable[..., ModelEngine], 
     run([p, d], lambda: used(p) == used(d) == 0)
 
 
-@KINDS
+@SHAPES
 @WHEN
 @OF_ALL
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch, hook: Any, after: bool,
                                ranks: int, asynchronous: bool, tracebacks: list[str], numbers: dict[str, Any]) -> None:
     """In whatever state: not admitted yet, under way, over, left by its client."""
@@ -359,6 +360,7 @@ def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: 
     d.ask("after", OTHER, 5, prefill(p, "after", OTHER))
     run([p, d], lambda: "after" in d.finished)
     assert is_right(d, "after", OTHER) and gauge(d, "loads_open") == 0
+    assert p.reset()
     run([p, d], lambda: used(p) == used(d) == 0)
 
 
@@ -444,6 +446,9 @@ BEFORE_IT = {"reset", "pause", "pause, its end", "shutdown", "sleep", "reload", 
 """What goes wrong does so before vLLM's own method runs."""
 
 
+RETURN_NOTHING = {"resume_scheduler", "set_weight_version"}
+
+
 @pytest.mark.parametrize("case", BETWEEN)
 def test_what_wraps_vllm_s_methods(monkeypatch: pytest.MonkeyPatch, case: str, tracebacks: list[str],
                                    numbers: dict[str, Any]) -> None:
@@ -455,7 +460,7 @@ def test_what_wraps_vllm_s_methods(monkeypatch: pytest.MonkeyPatch, case: str, t
     b = engine.load()
     monkeypatch.setattr(engine.side, inside, _raise)
     result, found = wrapped(name, engine, *args, result=True)
-    assert result is True and (found == [] if case in BEFORE_IT else found is not None)
+    assert (result or name in RETURN_NOTHING) and (found == [] if case in BEFORE_IT else found is not None)
     assert engine.side.stopped and all(rank.node.of("unregister") for rank in engine.ranks) and len(tracebacks) == 1
     assert engine.held == [] and b.num_computed_tokens == 0
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and "b" in engine.freed

@@ -251,7 +251,7 @@ class Consumer:
     def stop(self, are_released: bool) -> None:
         """All loads have been aborted, and `are_released` on all ranks: else blocks that are quarantined stay so."""
         quarantined = list(self._quarantined.values())
-        self._node.request_detach(list(self._by_id))
+        self._node.request_cancel(list(self._by_id))
         self._arrivals, self._by_id, self._unreleased, self._ready, self._failing = {}, {}, set(), {}, set()
         self._quarantined, self._load, self._load_adapters, self._abort = {}, [], {}, []
         for quarantine in quarantined if are_released else ():
