@@ -128,6 +128,8 @@ CONTRACT: tuple[Entry, ...] = (
            r"cache_blocks\(request, request\.num_computed_tokens\)"),
     _order(SCHEDULER + "._update_from_kv_xfer_finished", "finished_recving is read after the connector has seen the output",
            r"update_connector_output\(kv_connector_output\)(?s:.*)finished_recving"),
+    _order("vllm.distributed.kv_transfer.kv_connector.v1.multi_connector:MultiConnector", "kvferry is found among other connectors",
+           r"def sub_connectors\(self\)|self\._connectors\b"),
     _fields("vllm.v1.core.sched.output:SchedulerOutput", "what a step computes", "preempted_req_ids", "num_scheduled_tokens"),
     _fields("vllm.v1.core.kv_cache_manager:KVCacheBlocks", "a request's blocks", "blocks", "get_block_ids"),
     _fields("vllm.v1.core.kv_cache_utils:KVCacheBlock", "a request's blocks", "block_id", "is_null"),

@@ -86,7 +86,7 @@ def connector_of(scheduler: Any) -> Any:
 
 def siblings_of(connector: Any) -> list[Any] | None:
     """Of a MultiConnector: all that are in it; None: it is none."""
-    return getattr(connector, "sub_connectors", None)
+    return getattr(connector, "sub_connectors", getattr(connector, "_connectors", None))  # 0.29 has the second alone
 
 
 def worker_connector() -> Any:
