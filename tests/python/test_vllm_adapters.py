@@ -34,8 +34,10 @@ from safetensors.torch import save_file  # noqa: E402
 from vllm.config.lora import LoRAConfig  # noqa: E402
 from vllm.lora.lora_model import LoRAModel  # noqa: E402
 from vllm.lora.model_manager import AdapterLRUCache, LRUCacheLoRAModelManager  # noqa: E402
+from vllm.lora.peft_helper import PEFTHelper  # noqa: E402
 from vllm.lora.request import LoRARequest  # noqa: E402
 from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager  # noqa: E402
+from vllm.v1.core import kv_cache_utils  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
 TOKENS = 80
@@ -98,7 +100,8 @@ def test_a_digest_is_of_what_is_read_and_not_of_where(tmp_path: Path) -> None:
     first = digest_of(write(tmp_path / "a"))
     assert digest_of(write(tmp_path / "b")) == first
     others = [digest_of(write(tmp_path / "c", **change)) for change in (
-        {"seed": 2}, {"value": 0.5}, {"lora_alpha": 8}, {"use_rslora": True}, {"alpha_pattern": {"q_proj": 3}})]
+        {"seed": 2}, {"value": 0.5}, {"lora_alpha": 8}, {"use_rslora": True},
+        *([{"alpha_pattern": {"q_proj": 3}}] if "alpha_pattern" in vars(PEFTHelper)["__dataclass_fields__"] else []))]
     path = write(tmp_path / "a")
     others += [digest_of(path, target_modules=["o_proj"]), digest_of(path, lora_dtype=torch.float16)]
     assert len({first, *others}) == len(others) + 1
@@ -228,9 +231,9 @@ class Engine:
         a.num_computed_tokens = begun
         return self.step(step(tokens={a.request_id: TOKENS - begun}))
 
-    def load(self) -> Any:
+    def load(self, **fields: Any) -> Any:
         """A request whose blocks are on their way after the next step."""
-        b = self.ask("b", params=BRINGS, status=RequestStatus.WAITING_FOR_REMOTE_KVS)
+        b = self.ask("b", params=BRINGS, status=RequestStatus.WAITING_FOR_REMOTE_KVS, **fields)
         external, _ = self.side.offer(b, 0)
         if external:
             self.side.admit(b, FakeBlocks([1, 2, 3]), external)
@@ -417,12 +420,43 @@ def swapped(engine: Engine, ok: bool, lora_id: int = 1) -> bytes | NoIdentity:
     return identity(engine, lora_request=lora(lora_id))
 
 
+@pytest.fixture(params=[True, False], ids=["by name and path", "by name"])
+def by_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """How vLLM's prefix cache tells adapters apart; 0.29's goes by name."""
+    def keys(request: Any) -> list[Any]:
+        lora = request.lora_request
+        return [("lora", lora.lora_name, lora.lora_path)] if by_path else [lora.lora_name]
+    by_path: bool = request.param
+    monkeypatch.setattr(kv_cache_utils, "_gen_lora_extra_hash_keys", keys)
+    return by_path
+
+
 @pytest.mark.parametrize("lora_id", [1, 2], ids=["in place", "unloaded and loaded"])
-def test_cached_blocks_of_another_content(engine: Engine, lora_id: int) -> None:
+def test_cached_blocks_of_another_content(engine: Engine, by_path: bool, lora_id: int) -> None:
     assert swapped(engine, ok=False, lora_id=lora_id) is NoIdentity.CACHE_OLD
-    assert isinstance(identity(engine, lora_request=lora(lora_id, "/elsewhere")), bytes)
+    assert isinstance(identity(engine, lora_request=lora(lora_id, "/elsewhere")), bytes) == by_path
     engine.manager.usage = 0.0  # nobody uses a block
     assert isinstance(identity(engine, lora_request=lora(lora_id)), bytes)
+
+
+def test_a_name_that_gets_another_content_and_path(engine: Engine, by_path: bool) -> None:
+    """Neither is handed over, nor loaded, while vLLM's cache may give a request the blocks of both."""
+    engine.read("x")
+    engine.step()
+    engine.side.finish(engine.ask())
+    engine.ok, again = False, {"lora_request": lora(2, "/elsewhere")}
+    engine.call("add_lora", again["lora_request"], meanwhile=lambda: engine.read("y", 2))
+    for which in (again, {}):
+        a = engine.ask(params=ASKS, **which)
+        assert bool(engine.prefill(a).publish) == by_path
+        engine.side.finish(a)
+        b = engine.load(**which)
+        assert bool(engine.step().load) == by_path
+        engine.side.finish(b)
+    counted = engine.side._producer._counters.take()
+    assert [counted.get(of, {}).get("cache_old", 0) for of in ("no_tickets", "not_loaded")] == [0 if by_path else 2] * 2
+    engine.manager.usage = 0.0  # nobody uses a block
+    assert isinstance(identity(engine, **again), bytes)
 
 
 def test_the_cache_is_emptied_at_once_if_nobody_uses_it(engine: Engine) -> None:
@@ -458,10 +492,10 @@ def test_what_can_grow_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatc
     for number in range(1, 20):
         engine.read("x", number)
         engine.step()
-        one = engine.ask(lora_request=lora(number, f"/{number}", load_inplace=number % 2 == 0))
+        one = engine.ask(lora_request=lora(number, f"/{number}", f"{number}", load_inplace=number % 2 == 0))
         engine.side.finish(one)
-        known.called(lora(number))
+        known.called(lora(number, name=f"{number}"))
         engine.loras[0].clear()
     sizes = [len(loaded._known), len(known._ranks[0]), len(known._cached), len(known._by_call), len(known._unsteady)]
     assert max(sizes) <= 5 and not known._alive
-    assert identity(engine, lora_request=lora(19, "/19")) is NoIdentity.CACHE_OLD
+    assert identity(engine, lora_request=lora(19, "/19", "19")) is NoIdentity.CACHE_OLD
