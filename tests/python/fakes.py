@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Sequence
@@ -10,12 +11,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.config import CacheConfig, KVTransferConfig, LoadConfig, ModelConfig, ParallelConfig, VllmConfig
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request
 
 from kvferry import Error, _kvferry
+from kvferry.vllm.contract import source_of
 from kvferry.vllm.requests import Prompts
 from kvferry.vllm.weights import Weights
 
@@ -204,21 +212,39 @@ def kv_cache_config(groups: int = 1, sliding: bool = False) -> KVCacheConfig:
     return KVCacheConfig(num_blocks=POOL_BLOCKS, kv_cache_tensors=[], kv_cache_groups=made, kv_cache_layout="LBHNC")
 
 
+@functools.cache
+def names_in(cls: type) -> frozenset[str]:
+    """What its source declares, sets or defines."""
+    return frozenset(re.findall(r"\b(\w+)\s*[:=(]", source_of(cls)))
+
+
+def stand_in(cls: type, **fields: Any) -> Any:
+    """Of vLLM's own class, and with these of its attributes alone. One that the installed vLLM does not name is refused: a
+    test must not offer what no engine has."""
+    assert fields.keys() <= names_in(cls), f"vLLM's {cls.__name__} has no {', '.join(fields.keys() - names_in(cls))}"
+    computed = {name: value for name, value in fields.items() if isinstance(getattr(cls, name, None), property)}
+    made = object.__new__(type(cls.__name__, (cls,), computed) if computed else cls)
+    for name in fields.keys() - computed.keys():
+        object.__setattr__(made, name, fields[name])
+    return made
+
+
 def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, Any] | None = None, kv_heads: int = 8,
                 stages: int = 1) -> Any:
-    return SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(
-            kv_load_failure_policy=policy, kv_buffer_device="cpu", kv_connector_extra_config={"weights_id": "toy"} | (options or {}),
-            engine_id="engine"),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks, pipeline_parallel_size=stages,
-                                        decode_context_parallel_size=1, prefill_context_parallel_size=1,
-                                        data_parallel_rank_local=None),
-        model_config=SimpleNamespace(get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
-                                     hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
-                                     multimodal_config=None, use_mla=False, enable_sleep_mode=False),
-        speculative_config=None,
-        cache_config=SimpleNamespace(enable_prefix_caching=True), load_config=SimpleNamespace(load_format="dummy"),
-        lora_config=None, num_prefill_lookahead_tokens=0)
+    return stand_in(
+        VllmConfig,
+        kv_transfer_config=stand_in(
+            KVTransferConfig, kv_load_failure_policy=policy, kv_buffer_device="cpu",
+            kv_connector_extra_config={"weights_id": "toy"} | (options or {}), engine_id="engine"),
+        parallel_config=stand_in(
+            ParallelConfig, tensor_parallel_size=ranks, pipeline_parallel_size=stages, decode_context_parallel_size=1,
+            prefill_context_parallel_size=1, data_parallel_rank_local=None),
+        model_config=stand_in(
+            ModelConfig, get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
+            hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
+            multimodal_config=None, use_mla=False, enable_sleep_mode=False),
+        cache_config=stand_in(CacheConfig, enable_prefix_caching=True), load_config=stand_in(LoadConfig, load_format="dummy"),
+        speculative_config=None, lora_config=None)
 
 
 ERRORS = {"set": set, "dict": dict}[re.findall(r"self\.grammar_compile_error_reqs: (\w+)", inspect.getsource(Scheduler))[0]]
@@ -227,11 +253,9 @@ ERRORS = {"set": set, "dict": dict}[re.findall(r"self\.grammar_compile_error_req
 
 def vllm_scheduler(manager: Any = None, connector: Any = None, transfer: Any = None) -> Any:
     """Of vLLM's own class, with what kvferry looks at."""
-    made = object.__new__(Scheduler)
-    made.grammar_compile_error_reqs, made.finished_recving_kv_req_ids = ERRORS(), set()
-    made.kv_cache_manager, made.connector, made.requests = manager or FakeManager(), connector, {}
-    made.vllm_config = SimpleNamespace(kv_transfer_config=transfer)
-    return made
+    return stand_in(Scheduler, grammar_compile_error_reqs=ERRORS(), finished_recving_kv_req_ids=set(), requests={},
+                    kv_cache_manager=manager or FakeManager(), connector=connector,
+                    vllm_config=stand_in(VllmConfig, kv_transfer_config=transfer))
 
 
 def take_errors(scheduler: Any) -> set[str]:
@@ -249,14 +273,18 @@ def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any]
     side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks])
 
 
+def image_feature(identifier: str) -> MultiModalFeatureSpec:
+    """In a prompt."""
+    return stand_in(MultiModalFeatureSpec, identifier=identifier, mm_position=PlaceholderRange(offset=1, length=2))
+
+
 def request(name: str, tokens: int, **fields: Any) -> Any:
     """A request of so many prompt tokens; `params` are its kv_transfer_params."""
-    params = fields.pop("params", None)
-    return SimpleNamespace(**{
-        "request_id": name, "prompt_token_ids": list(range(tokens)), "num_prompt_tokens": tokens,
-        "num_computed_tokens": 0, "kv_transfer_params": params, "prompt_embeds": None, "resumable": False,
-        "lora_request": None, "mm_features": [], "cache_salt": None, "max_tokens": 1, "skip_reading_prefix_cache": False,
-        "status": RequestStatus.WAITING, "abort_immediately": False, **fields})
+    made = Request(name, list(range(tokens)), SamplingParams(max_tokens=1), None)
+    made.kv_transfer_params = fields.pop("params", None)
+    assert fields.keys() <= vars(made).keys(), f"vLLM's Request has not all of {', '.join(fields)}"
+    vars(made).update(fields)
+    return made
 
 
 def step(tokens: dict[str, int] | None = None, preempted: set[str] | None = None) -> Any:
@@ -278,21 +306,17 @@ class FakeFailures:
             self.mistakes.append(mistake)
 
 
-class FakeBlocks:
+class FakeBlocks(KVCacheBlocks):
     def __init__(self, *groups: list[int]) -> None:
-        self.groups = groups
-
-    def get_block_ids(self) -> tuple[list[int], ...]:
-        return self.groups
+        super().__init__(tuple([KVCacheBlock(block, is_null=block == 0) for block in group] for group in groups))
 
 
 class FakeManager:
     """A KVCacheManager and its pool."""
 
     def __init__(self) -> None:
-        self.block_pool = SimpleNamespace(null_block=SimpleNamespace(block_id=0),
-                                          free_blocks=lambda blocks: self.freed.extend(blocks),
-                                          touch=lambda blocks: self.touched.extend(blocks))
+        self.block_pool = stand_in(BlockPool, null_block=KVCacheBlock(0), free_blocks=lambda blocks: self.freed.extend(blocks),
+                                   touch=lambda blocks: self.touched.extend(blocks))
         self.groups: tuple[list[int], ...] = ()
         """Block ids of whichever request."""
         self.touched: list[Any] = []
@@ -312,9 +336,8 @@ class FakeManager:
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         return self.groups
 
-    def get_blocks(self, request_id: str) -> Any:
-        return SimpleNamespace(blocks=tuple(
-            [SimpleNamespace(block_id=block, is_null=block == 0) for block in group] for group in self.groups))
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        return FakeBlocks(*self.groups)
 
     def free(self, request: Any) -> None:
         self.freed.append(request.request_id)
@@ -325,6 +348,9 @@ class FakeManager:
 
     def record_blocks_for_zeroing(self, request_id: str, start: int) -> None:
         self.zeroed.append((request_id, start))
+
+
+assert {name for name in vars(FakeManager) if name[0] != "_"} <= vars(KVCacheManager).keys()
 
 
 def prompts(weights_id: str = "toy") -> Prompts:

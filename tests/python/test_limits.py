@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import POOL_BLOCKS, kv_cache_config, prompts, request, spec, vllm_config  # noqa: E402
+from fakes import POOL_BLOCKS, image_feature, kv_cache_config, prompts, request, spec, stand_in, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import weights as engine_weights  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
@@ -24,6 +24,7 @@ from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
+from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.kv_cache_interface import CrossAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec  # noqa: E402
@@ -109,7 +110,7 @@ def test_when_the_cache_is_laid_out() -> None:
         return lambda: pool_of({"l0": tensor}, groups(spec()), Split(0, 1, None))
 
     drafting = vllm_config()
-    drafting.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="extract_hidden_states")
+    drafting.speculative_config = stand_in(SpeculativeConfig, method="extract_hidden_states")
     good = torch.zeros(POOL_BLOCKS, 2, 32, 32)
     refused = [
         lambda: Groups(groups(cross)),
@@ -182,9 +183,9 @@ def test_prompts() -> None:
         return found.value if isinstance(found, NoIdentity) else "an identity"
 
     counting = vllm_config()
-    counting.model_config.multimodal_config = SimpleNamespace(mm_processor_cache_gb=0)
+    counting.model_config.multimodal_config = stand_in(MultiModalConfig, mm_processor_cache_gb=0)
     counting.cache_config.enable_prefix_caching = False
-    image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
+    image = image_feature("renderer0-mm-1-image-0")
     old = prompts()
     old.cache_is_old = True
     unknown = Prompts(vllm_config(), weights.Weights(None, None))

@@ -13,14 +13,17 @@ pytest.importorskip("vllm")
 
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
+    FakeBlocks,
     FakeFailures,
     FakeNode,
     event,
+    image_feature,
     join,
     kv_cache_config,
     prompts,
     request,
     spec,
+    stand_in,
     step,
     vllm_config,
     vllm_scheduler,
@@ -35,6 +38,7 @@ from kvferry.vllm.layout import Pool, layer_specs  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
 from kvferry.vllm.scheduler import News, Orders  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
+from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
     ChunkedLocalAttentionManager,
@@ -173,7 +177,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     assert side.stats() is None
     a = request("a", 20, params=PARAMS)
     side.arrive(a)
-    side.admit(a, SimpleNamespace(get_block_ids=lambda: ([4],)), side.offer(a, 0)[0])
+    side.admit(a, FakeBlocks([4]), side.offer(a, 0)[0])
     orders = side.orders(step())
     assert len(orders.load) == 1 and orders.answer
     node.decide(node.next_id, _kvferry.ACTION_USE)
@@ -216,7 +220,7 @@ def test_draft_layers(drafter: str, draft: Any, carry: bool, left_out: bool) -> 
     for groups in (apart, [KVCacheGroupSpec([*target, drafter], both)]):
         given = KVCacheConfig(num_blocks=4, kv_cache_tensors=[], kv_cache_groups=groups)
         assert without_drafts(engine, given, carry) == (given, []), "no drafter"
-        engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="mtp")
+        engine.speculative_config = stand_in(SpeculativeConfig, method="mtp")
         carried, drafts = without_drafts(engine, given, carry)
         engine.speculative_config = None
         assert drafts == ([drafter] if left_out else [])
@@ -232,7 +236,7 @@ def test_states_are_not_a_drafter_s() -> None:
     state = MambaSpec(block_size=1024, shapes=((2, 8),), dtypes=(torch.float32,))
     given = KVCacheConfig(4, [], [KVCacheGroupSpec(["model.layers.0.attn"], spec()), KVCacheGroupSpec(["model.2.mixer"], state)])
     engine = vllm_config()
-    engine.speculative_config = SimpleNamespace(uses_draft_kv_cache=lambda: True, method="draft_model")
+    engine.speculative_config = stand_in(SpeculativeConfig, method="draft_model")
     assert without_drafts(engine, given, False) == (given, [])
 
 
@@ -250,7 +254,7 @@ def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest
 # ---- requests ----
 
 def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
-    image = SimpleNamespace(identifier="i", mm_position=SimpleNamespace(offset=1, length=2))
+    image = image_feature("i")
     found = [prompts().of(request("a", tokens, **fields)) for tokens, fields in [
         (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"mm_features": [image]}),
         (20, {"mm_features": [image, image]})]]
@@ -271,10 +275,10 @@ def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said()
     monkeypatch.setattr(requests, "logger", said)
     monkeypatch.setattr(messages, "limited", said)
-    image = SimpleNamespace(identifier="renderer0-mm-1-image-0", mm_position=SimpleNamespace(offset=1, length=2))
+    image = image_feature("renderer0-mm-1-image-0")
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
         engine = vllm_config()
-        engine.model_config.multimodal_config = SimpleNamespace(mm_processor_cache_gb=cache_gb)
+        engine.model_config.multimodal_config = stand_in(MultiModalConfig, mm_processor_cache_gb=cache_gb)
         engine.cache_config.enable_prefix_caching = caching
         found = Prompts(engine, prompts()._weights).of(request("a", 20, mm_features=[image]))
         assert (found is not NoIdentity.IMAGES_UNHASHED) == hashed
