@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +12,17 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import FakeManager, FakeNode, prompts, request, spec, step, vllm_config  # noqa: E402
+from fakes import FakeManager, FakeNode, prompts, request, spec, stand_in, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import NoIdentity, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
+from kvferry.vllm import seam  # noqa: E402
 from kvferry.vllm.groups import ALL_OR_NONE, SUPPORTED, Groups, first_needed_block  # noqa: E402
 from kvferry.vllm.layout import LayoutError  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from kvferry.vllm.requests import shorten  # noqa: E402
 from kvferry.vllm.seam import Pool  # noqa: E402
+from vllm.config import ModelConfig, SpeculativeConfig  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1.kv_cache_interface import (  # noqa: E402
     AttentionSpec,
@@ -95,6 +98,18 @@ def test_of_blocks_that_are_not_carried_all_or_nothing_is_kept() -> None:
         given = config(spec(block_size=32), spec(block_size=size))
         given.kv_cache_groups[1].enable_kv_transfer = False
         assert Groups(given).keep_from(100) == keep_from
+
+
+@pytest.mark.parametrize("method, modules, has_kv, lookahead", [
+    ("ngram", None, False, 0), ("draft_model", None, True, 0), ("extract_hidden_states", None, True, 0), ("eagle", None, True, 1),
+    ("mtp", 1, True, 1), ("mtp", 2, True, 3)])
+def test_what_a_drafter_has_and_reads(method: str, modules: int | None, has_kv: bool, lookahead: int) -> None:
+    """Asked of vLLM's own classes: 0.29 says neither in one word."""
+    engine = vllm_config()
+    assert (seam.has_draft_kv(engine), seam.prefill_lookahead(engine)) == (False, 0)
+    draft = modules and stand_in(ModelConfig, hf_config=SimpleNamespace(num_nextn_predict_layers=modules))
+    engine.speculative_config = stand_in(SpeculativeConfig, method=method, num_speculative_tokens=3, draft_model_config=draft)
+    assert (seam.has_draft_kv(engine), seam.prefill_lookahead(engine)) == (has_kv, lookahead)
 
 
 @pytest.mark.parametrize(("specs", "lookahead", "left_out"), [

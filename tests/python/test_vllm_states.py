@@ -146,7 +146,7 @@ def test_every_byte_of_every_block(order: Callable[[str], None], name: str, axes
                 by_head = [places(view[block]) for view in heads]
                 assert [named_by(pool, number, block, head) for head in range(part.heads)] == by_head
                 taken |= set().union(*by_head)
-        assert len(taken) == 2 * spec.real_page_size_bytes
+        assert len(taken) == 2 * spec.state_content_size_bytes
     assert next(numbers, None) is None and {region.blocks for region in pool.regions} == {BLOCKS}
 
 
@@ -198,7 +198,7 @@ class Whole:
     def of_rank(self, spec: MambaSpec, rank: int, ranks: int) -> torch.Tensor:
         """Blocks of a state-space layer."""
         rank, ranks = (0, 1) if spec.tp_replicated else (rank, ranks)
-        tensor = padded(torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8))
+        tensor = padded(torch.zeros(POOL_BLOCKS, 1, 1, spec.state_content_size_bytes, dtype=torch.int8))
         states = shown(spec, tensor)
         if self.model.projections:
             by_channels(states[0])[:] = self.convolution[:, channels_of(self.model, rank, ranks)]
@@ -348,7 +348,7 @@ ALONE = Split(0, 1, KV_HEADS)
 def pool_with(split: Split, kind: Any, *shapes: tuple[int, ...], name: str = NAMES[0], **fields: Any) -> Pool:
     """Of one state-space layer."""
     spec = MambaSpec(block_size=32, shapes=shapes, dtypes=(torch.float32,) * len(shapes), mamba_type=kind, **fields)
-    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes, dtype=torch.int8)
+    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.state_content_size_bytes, dtype=torch.int8)
     return pool_of({name: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([name], spec)]), split)
 
 
@@ -400,14 +400,14 @@ def test_a_stage_without_a_layer_of_states_has_the_share_of_one_with() -> None:
                                     lambda blocks: blocks.view(POOL_BLOCKS, 1, 2, -1)])
 def test_blocks_of_states_that_are_not_as_expected(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     spec = MODELS["linear"].spec(1)
-    tensor = change(torch.zeros(POOL_BLOCKS, 1, 1, 2 * spec.real_page_size_bytes, dtype=torch.int8))
+    tensor = change(torch.zeros(POOL_BLOCKS, 1, 1, 2 * spec.state_content_size_bytes, dtype=torch.int8))
     with pytest.raises(LayoutError, match=rf"layer {NAMES[0]}: a state of shape .* with every block in one piece"):
         pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), ALONE)
 
 
 def test_bytes_that_are_not_shown() -> None:
     spec = MODELS["linear"].spec(1)
-    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.real_page_size_bytes - 4, dtype=torch.int8)
+    tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.state_content_size_bytes - 4, dtype=torch.int8)
     with pytest.raises(LayoutError, match=r"its blocks are 3200 bytes, and the tensor that vLLM shows has 3196"):
         pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), ALONE)
 

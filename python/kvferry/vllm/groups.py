@@ -78,10 +78,9 @@ def _is_draft(name: str, spec: KVCacheSpec, target_layers: int) -> bool:
 def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
                    carry: bool) -> tuple[KVCacheConfig, list[str]]:
     """What is carried, and the draft layers that are not: all of them if one is of a kind that cannot be carried."""
-    speculative = vllm_config.speculative_config
-    if speculative is None or not speculative.uses_draft_kv_cache():
+    if not seam.has_draft_kv(vllm_config):
         return kv_cache_config, []
-    if speculative.method == "extract_hidden_states":
+    if vllm_config.speculative_config.method == "extract_hidden_states":
         raise LayoutError("kvferry does not carry the hidden states that extract_hidden_states keeps: take the method out of "
                           "speculative_config, or kvferry out of kv_transfer_config")
     target_layers = vllm_config.model_config.get_total_num_hidden_layers()

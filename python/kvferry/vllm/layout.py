@@ -252,9 +252,9 @@ class _Pool:
 
 def _check_page(name: str, spec: AttentionSpec, carried: int) -> None:
     """What vLLM keeps beside the tensor that it shows (scales, say) would not be carried."""
-    if carried != spec.real_page_size_bytes:
-        raise LayoutError(f"layer {name}: its blocks are {spec.real_page_size_bytes} bytes, and the tensor that vLLM shows has "
-                          f"{carried} of them")
+    expected = seam.page_bytes(spec)
+    if carried != expected:
+        raise LayoutError(f"layer {name}: its blocks are {expected} bytes, and the tensor that vLLM shows has {carried} of them")
 
 
 def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Tensor]]:

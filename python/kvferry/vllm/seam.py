@@ -240,6 +240,22 @@ def prefill_lookahead(vllm_config: VllmConfig) -> int:
     return int(speculative.num_speculative_tokens) if speculative.use_multi_module_mtp() else 1
 
 
+def page_bytes(spec: KVCacheSpec) -> int:
+    """Of a layer's block, without padding."""
+    real = getattr(spec, "real_page_size_bytes", None)  # 0.29: not of states
+    return int(spec.state_content_size_bytes if real is None else real)
+
+
+def has_draft_kv(vllm_config: VllmConfig) -> bool:
+    """A drafter has layers of its own beside the target's."""
+    speculative = vllm_config.speculative_config
+    if speculative is None:
+        return False
+    if hasattr(speculative, "uses_draft_kv_cache"):
+        return bool(speculative.uses_draft_kv_cache())
+    return bool(speculative.use_eagle() or speculative.uses_draft_model() or speculative.uses_extract_hidden_states())
+
+
 def max_tp_shards(spec: KVCacheSpec) -> int | None:
     """Over how many tensor-parallel ranks a layer's KV is split at most; None: not known."""
     return getattr(spec, "max_tp_shards", None)
