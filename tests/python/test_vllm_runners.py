@@ -39,7 +39,7 @@ from vllm.v1.engine.core import EngineCore  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 from vllm.v1.worker import gpu_model_runner as first  # noqa: E402
 from vllm.v1.worker.gpu import model_runner as second  # noqa: E402
-from vllm.v1.worker.gpu.kv_connector import get_kv_connector  # noqa: E402
+from vllm.v1.worker.gpu.kv_connector import KVConnector, get_kv_connector  # noqa: E402
 
 TOKENS = 80
 BLOCKS = ([5, 6, 7],)
@@ -149,7 +149,7 @@ def second_runner(monkeypatch: pytest.MonkeyPatch, device: Device, drafts: bool,
     batch = SimpleNamespace(num_tokens=TOKENS, num_ubatches=1, cg_mode=graphs, num_active_loras=0)
     monkeypatch.setattr(second, "dispatch_cg_and_sync_dp", lambda *args, **kwargs: (batch, None))
     monkeypatch.setattr(second, "build_slot_mappings_by_layer", lambda *args: None)
-    monkeypatch.setattr(second, "get_drafter_hidden_states", lambda *args: None)
+    monkeypatch.setattr(second, "get_drafter_hidden_states", lambda *args: None, raising=False)  # 0.29 has it not
     monkeypatch.setattr(second, "use_workspace_lane", lambda lane: nullcontext())
     monkeypatch.setattr(second, "AsyncOutput", lambda model_runner_output, **rest: model_runner_output)
     return runner
@@ -269,13 +269,13 @@ def test_a_step_publishes_once_after_all_its_work(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("drafts", [False, True])
 def test_loads_start_after_the_work_so_far(monkeypatch: pytest.MonkeyPatch, runner: Any, drafts: bool,
                                            graphs: CUDAGraphMode) -> None:
-    """Memory work, then the model; the second runner also has the drafter run before it starts them."""
+    """Memory work, then the model; the second runner of some versions has the drafter run, too, before it starts them."""
     engine = Engine(monkeypatch, runner, drafts, graphs)
     engine.add(P, "p")
     engine.add(D, "d")
     seen = among(engine.run(prompt("p")), "memory", "forward", "draft", "load_start", "lease_publish")
     draft = ["draft"] if drafts else []
-    behind = [LOAD, *draft] if runner is first_runner else [*draft, LOAD]
+    behind = [LOAD, *draft] if runner is first_runner or hasattr(KVConnector, "finalize_step") else [*draft, LOAD]
     assert seen == ["memory", "forward", *behind, PUBLISH]
 
 
