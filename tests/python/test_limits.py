@@ -24,6 +24,7 @@ from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
 from kvferry.vllm.requests import Prompts  # noqa: E402
+from vllm import config as vllm_configs  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
@@ -77,7 +78,10 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
     names = ("KVFerryConnector", "NixlConnector")
     beside_nixl = vllm_config(options={"connectors": [{"kv_connector": name} for name in names]})
     routed = vllm_config()
-    routed.model_config.enable_return_routed_experts = True
+    if hasattr(vllm_configs, "AuxOutputConfig"):
+        routed.aux_output_config = vllm_configs.AuxOutputConfig(enable_return_routed_experts=True)
+    else:
+        routed.model_config.enable_return_routed_experts = True
     through_host = vllm_config(options={"transports": ["local", "tcp"]})
     refused = [start(vllm_config(), OTHER), start(through_host, GPU, kv_buffer_device="cpu"), scattered,
                *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector"),
