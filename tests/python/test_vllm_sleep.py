@@ -63,7 +63,7 @@ def test_nothing_is_lent_while_it_is_away(engine: Callable[..., Sides]) -> None:
 def test_memory_that_is_still_read_stays(engine: Callable[..., Sides], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "CONFIRM_S", 0.02)
     side = engine().workers[0]
-    monkeypatch.setattr(side, "_node", SimpleNamespace(unregister=lambda: _kvferry.AGAIN, close=side._node.close))
+    monkeypatch.setattr(side, "_node", SimpleNamespace(unregister=lambda: _kvferry.AGAIN, poll=list, close=side._node.close))
     with pytest.raises(Refused, match="a read of the KV cache has not ended"):
         side.leave()
 
