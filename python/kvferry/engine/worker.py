@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 
-from .boundary import of_all
 from .log import limited
 from .messages import LORA_CHANGED, Ending, News, Orders
 from .metrics import Counters, Data, Meter
@@ -19,10 +18,6 @@ CONFIRM_S = 0.8  # how long a rank may take to end all of its leases and loads
 CONFIRM_POLL_S = 0.001
 
 
-def _nothing(*_: Any) -> None:
-    """The answer of a rank that is stopped."""
-
-
 class Worker:
     def __init__(self, node: Node, rank: int) -> None:
         self._node = node
@@ -31,7 +26,6 @@ class Worker:
         self._meter = Meter(node, f"rank {rank}", self._counters)
         self._news = News(rank)
         self._loading: set[int] = set()
-        self._stopped = ""  # why
 
     # ---- an engine's adapter may override ----
 
@@ -53,13 +47,11 @@ class Worker:
 
     # ---- in the order of one step ----
 
-    @of_all(_nothing)
     def before_forward(self, orders: Orders) -> None:
         """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
         self._node.lease_end(orders.end)
         self._node.load_abort(orders.abort)
 
-    @of_all(_nothing)
     def start_loads(self, orders: Orders) -> None:
         refused = self._have_another_adapter(orders.load_adapters)
         self._news.refused |= refused
@@ -72,7 +64,6 @@ class Worker:
                 self._news.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
                 self._news.released.add(load.request_id)
 
-    @of_all(_nothing)
     def publish(self, orders: Orders) -> None:
         """The step's forward, and its drafter's, are over, or given to the device: with them the bytes of its prompts are
         complete."""
@@ -105,29 +96,22 @@ class Worker:
             loads = list(self._loading)
             news.stuck |= {id_ for id_, status in zip(loads, self._node.load_stuck(loads)) if status == _kvferry.OK}
 
-    @of_all(lambda self, orders: set())
     def last_words(self, orders: Orders) -> set[str]:
         return set(orders.last_words)
 
-    @of_all(lambda self, orders: self._why_stopped())
     def answer(self, orders: Orders) -> News | None:
         """None: there is none, and nobody waits for it."""
         news = self.news()
         return news if orders.answer or not news.is_empty() else None
 
-    @of_all(lambda self: self._why_stopped())
     def news(self) -> News:
         self._poll()
         news, self._news = self._news, News(self._rank)
         news.adapters = self.adapters_changed()
         return news
 
-    def _why_stopped(self) -> News:
-        return News(self._rank, stopped=self._stopped)
-
     # ---- between steps ----
 
-    @of_all(lambda self, ending: self._why_stopped())
     def end_transfers(self, ending: Ending) -> News:
         """Ends these leases and loads, and waits for the library to confirm each. What it does not know has ended."""
         for ended, ids, statuses in (
@@ -143,26 +127,15 @@ class Worker:
             self._poll()
         return self.news()
 
-    # ---- after an internal error ----
-
-    @property
-    def stopped(self) -> bool:
-        return bool(self._stopped)
-
-    def count_error(self, hook: str) -> None:
-        self._counters.add("internal_errors", hook)
-
-    def stop(self, why: str) -> bool:
-        """Whether nothing touches the engine's memory any more. All leases have ended when it returns, in any case."""
-        self._stopped = self._stopped or why
-        return self.leave_memory()
-
-    def leave_memory(self) -> bool:
-        """Ends all leases and loads. False: a read has not ended yet."""
-        deadline = time.monotonic() + CONFIRM_S
-        while (status := self._node.unregister()) == _kvferry.AGAIN and time.monotonic() < deadline:
+    def leave_memory(self, wait_s: float = CONFIRM_S) -> bool:
+        """Ends all leases and loads, the leases at once. False: a read has not ended yet."""
+        deadline = time.monotonic() + wait_s
+        while self._node.unregister() == _kvferry.AGAIN:
+            self._poll()  # a load is the library's until its release has been taken
+            if time.monotonic() > deadline:
+                return bool(self._node.unregister() == _kvferry.OK)
             time.sleep(CONFIRM_POLL_S)
-        return status == _kvferry.OK
+        return True
 
     def stats(self) -> Data | None:
         return self._meter.read()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
@@ -11,6 +11,7 @@ from kvferry import Point, _kvferry
 from kvferry.engine import worker
 from kvferry.engine.boundary import Refused, of_all
 from kvferry.engine.log import logger
+from kvferry.engine.messages import News, Orders
 
 from .adapters import Adapter, Content, loaded_adapters
 from .config import has_checksums, open_node
@@ -27,6 +28,19 @@ def rank_of_worker(vllm_config: VllmConfig) -> int:
     return int(stage * vllm_config.parallel_config.tensor_parallel_size + get_tensor_model_parallel_rank())
 
 
+def _nothing(*_: Any) -> None:
+    """The answer of a rank that is stopped."""
+
+
+def _why_stopped(side: Worker, *_: Any) -> News:
+    return News(side._rank, stopped=side._stopped)
+
+
+def _last_words(side: Worker, orders: Orders) -> set[str]:
+    """Also where all is stopped: vLLM waits for them."""
+    return set(orders.last_words)
+
+
 class Worker(worker.Worker):
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
         rank = rank_of_worker(vllm_config)
@@ -40,6 +54,7 @@ class Worker(worker.Worker):
         self._pool: Pool | None = None
         self._is_away = False
         self._gpu: int | None = None
+        self._stopped = ""  # why
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._kv_caches = kv_caches
@@ -58,14 +73,17 @@ class Worker(worker.Worker):
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(pool.regions),
                     self._kv_cache_config.num_blocks)
 
-    @of_all(lambda self: None)
-    def leave(self) -> None:
-        """vLLM is about to take the memory away. Refused: a read of it has not ended."""
-        self._is_away = True
+    def _give_memory_back(self) -> None:
         if not self.leave_memory():
             raise Refused("kvferry: a read of the KV cache has not ended: it must stay where it is")
 
-    @of_all(lambda self: None)
+    @of_all(_give_memory_back)
+    def leave(self) -> None:
+        """vLLM is about to take the memory away. Refused: a read of it has not ended."""
+        self._is_away = True
+        self._give_memory_back()
+
+    @of_all(_nothing)
     def come_back(self) -> None:
         """The memory is there again, at the same addresses, with other content: a new generation."""
         if self._is_away and self._pool is not None:
@@ -88,3 +106,27 @@ class Worker(worker.Worker):
 
     def adapters_changed(self) -> dict[int, Adapter]:
         return self._adapters.changes()
+
+    # ---- bounded ----
+
+    before_forward = of_all(_nothing)(worker.Worker.before_forward)
+    start_loads = of_all(_nothing)(worker.Worker.start_loads)
+    publish = of_all(_nothing)(worker.Worker.publish)
+    last_words = of_all(_last_words)(worker.Worker.last_words)
+    answer = of_all(_why_stopped)(worker.Worker.answer)
+    news = of_all(_why_stopped)(worker.Worker.news)
+    end_transfers = of_all(_why_stopped)(worker.Worker.end_transfers)
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._stopped)
+
+    def count_error(self, hook: str) -> None:
+        self._counters.add("internal_errors", hook)
+
+    def stop(self, why: str) -> bool:
+        """Whether nothing touches the engine's memory any more. All leases have ended when it returns, in any case. It waits
+        once: the hooks of each later step ask again."""
+        wait_s = 0 if self._stopped else worker.CONFIRM_S
+        self._stopped = self._stopped or why
+        return self.leave_memory(wait_s)
