@@ -41,7 +41,7 @@ class Side(Protocol):
 
 class RequestSide(Side, Protocol):
     def give_up(self, request: Any) -> None:
-        """Takes it off the books: no ticket, no load. Blocks that a load may still write to stay where they are."""
+        """No ticket, no load. Blocks that a load may still write to stay where they are."""
 
 
 Hook = Callable[..., Any]
@@ -49,7 +49,8 @@ Hook = Callable[..., Any]
 
 def _report(side: Side, hook: str, what_follows: str) -> None:
     side.count_error(hook)
-    logger.exception("kvferry: internal error in %s: %s. Please report it.", hook, what_follows)
+    if not side.stopped:  # then one has said it all
+        logger.exception("kvferry: internal error in %s: %s. Please report it.", hook, what_follows)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvferry import Load, _kvferry
 
+from .boundary import INTERNAL_ERROR
 from .errors import Failures
 from .log import limited
 from .messages import LORA_CHANGED, News, Orders, log_left_out
@@ -194,78 +195,67 @@ class Consumer:
 
     def begin(self, arrival: Arrival, tokens: int, destination: tuple[bytes, ...]) -> None:
         """The engine waits for so many tokens in these blocks."""
+        load = Load(arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms, sum(arrival.counts), destination)
+        self._node.request_begin([arrival.id])
         arrival.phase, arrival.admitted = Phase.LOADING, True
         self._in_flight.add(arrival.id, tokens)
-        self._node.request_begin([arrival.id])
         self._unreleased.add(arrival.id)
-        self._load.append(Load(arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms, sum(arrival.counts),
-                               destination))
+        self._load.append(load)
         if arrival.content is not None:
             self._load_adapters[arrival.id] = arrival.content
 
     def end(self, key: str) -> bool:
         """The request has ended; whether the engine has to wait for the last word of every rank. Its blocks go their own
         way: the engine would free them with the first word of whichever connector."""
-        self._given_back.pop(key, None)
         arrival = self._arrivals.get(key)
         if arrival is None:
             return False
         if arrival.phase is Phase.OPEN:
             self._forget(arrival)
             return False
-        del self._arrivals[key]
+        if arrival.phase is Phase.LOADING:
+            self._quarantine(arrival, awaited=True)
+        elif arrival.admitted:
+            self.free(arrival.request)
+        del self._arrivals[key]  # not before its blocks are in safety, or nobody would know of them after an error
         self._failing.discard(key)
         if arrival.phase is Phase.LOADING:
             self._leave(arrival)
             self._node.request_cancel([arrival.id])
-            self._quarantine(arrival, awaited=True)
-        elif arrival.admitted:
-            self.free(arrival.request)
         return arrival.admitted
 
     def give_back(self, key: str, request: Any) -> None:
-        """The engine waits for its load, and there is none."""
-        self._given_back[key] = request
+        """The engine waits for its load, and there is none, unless one is still under way."""
+        if key not in self._arrivals:
+            self._given_back[key] = request
 
     def take_given_back(self) -> set[str]:
-        given_back, self._given_back = self._given_back, {}
-        for request in given_back.values():
+        keys = set(self._given_back)
+        for request in self._given_back.values():
             self.keep(request, 0)
-        return set(given_back)
+        self._given_back = {}
+        return keys
 
-    def give_up(self, key: str) -> bool:
-        """Takes it off the books, whatever it is doing; whether a load may still write to its blocks."""
-        arrival = self._arrivals.pop(key, None)
-        self._failing.discard(key)
-        if arrival is None:
-            return False
-        self._leave(arrival)
-        self._node.request_cancel([arrival.id])
-        if self._was_sent(arrival.id):
-            self._abort.append(arrival.id)
-            return arrival.id in self._unreleased
-        self._unreleased.discard(arrival.id)
-        return False
-
-    def _was_sent(self, id_: int) -> bool:
-        """To the ranks; else it never is."""
-        before = len(self._load)
-        self._load = [load for load in self._load if load.request_id != id_]
-        return len(self._load) == before
+    def give_up(self, key: str, has_ended: bool) -> None:
+        """Whatever it is doing, it goes on without a load: at once, or when the one that is under way is over."""
+        arrival = self._arrivals.get(key)
+        if has_ended or arrival is None:
+            self.end(key)
+        elif arrival.phase is Phase.LOADING:
+            self.discard(arrival, INTERNAL_ERROR)
+        else:
+            self._failing.discard(key)
+            self._forget(arrival)
+            self.compute_here(key, INTERNAL_ERROR)
 
     def stop(self, are_released: bool) -> None:
-        """All loads have been aborted, and `are_released` on all ranks: else their blocks stay aside. The requests that the
-        engine waits for are given back."""
-        loading = {key: arrival.request for key, arrival in self._arrivals.items() if arrival.phase is Phase.LOADING}
+        """All loads have been aborted, and `are_released` on all ranks: else blocks that are quarantined stay so."""
         quarantined = list(self._quarantined.values())
-        self._node.request_detach(list(self._by_id))
+        self._node.request_cancel(list(self._by_id))
         self._arrivals, self._by_id, self._unreleased, self._ready, self._failing = {}, {}, set(), {}, set()
         self._quarantined, self._load, self._load_adapters, self._abort = {}, [], {}, []
-        for request in loading.values() if not are_released else ():
-            self.take_blocks(request)
         for quarantine in quarantined if are_released else ():
             self.free_blocks(quarantine.blocks)
-        self._given_back |= loading
 
     def forget_waiting(self) -> None:
         """Requests whose load has not begun are computed here."""

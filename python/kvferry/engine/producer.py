@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import Publication, _kvferry
 
+from .boundary import INTERNAL_ERROR
 from .messages import News, Orders, count_positions, count_wanted, log_left_out
 from .metrics import Counters
 
@@ -150,7 +151,8 @@ class Producer:
 
     def give_up(self, key: str) -> None:
         """No ticket; whatever lease the request has ends before the next step's memory work."""
-        self.forget(key)
+        if key in self._wanted:
+            self.refuse(key, INTERNAL_ERROR)
         self._by_request.pop(key, None)
         for lease in self._leases.values():
             if lease.key == key:
@@ -159,7 +161,9 @@ class Producer:
     def stop(self) -> None:
         """All leases have ended on all ranks."""
         leases = list(self._leases.values())
-        self._leases, self._by_request, self._wanted, self._end = {}, {}, {}, []
+        self._leases, self._by_request, self._end = {}, {}, []
+        for key in list(self._wanted):
+            self.forget(key)
         for lease in leases:
             self.free_blocks(lease.held)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.request import RequestStatus
+
 from kvferry import Error, _kvferry
 from kvferry.engine import consumer
 from kvferry.engine.consumer import PREEMPTED, Arrival, Phase
@@ -39,6 +41,7 @@ class Consumer(consumer.Consumer):
         self._prompts = prompts
         self._kv_cache_config = kv_cache_config
         self._groups = Groups(kv_cache_config, seam.prefill_lookahead(vllm_config))
+        self._awaited: dict[str, Request] = {}  # requests that vLLM waits for: it has not been told that they are received
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
         self.offloaders: list[Any] = []  # beside us in a MultiConnector
@@ -77,6 +80,8 @@ class Consumer(consumer.Consumer):
 
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         """vLLM has given the request its blocks, and waits for `external` tokens."""
+        if external:
+            self._awaited[request.request_id] = request
         arrival = self.opened(request.request_id)
         if arrival is None:
             return
@@ -93,6 +98,11 @@ class Consumer(consumer.Consumer):
         self._loaded.discard(request.request_id)
         return self.end(request.request_id)
 
+    def leave(self, key: str) -> bool:
+        """It has ended, and is off the books; whether vLLM waits for a last word of it."""
+        waited_for = self._awaited.pop(key, None), self._given_back.pop(key, None)
+        return any(request is not None for request in waited_for)
+
     def settle(self, settled: list[Arrival]) -> set[str]:
         """Requests to report to vLLM as received."""
         for arrival in settled:
@@ -101,6 +111,23 @@ class Consumer(consumer.Consumer):
                 if arrival.content is not None:
                     self._unstarted[arrival.key] = arrival
         return {arrival.key for arrival in settled}
+
+    def told(self, keys: set[str]) -> set[str]:
+        """vLLM hears of these, and does not wait for them any more."""
+        for key in keys:
+            self._awaited.pop(key, None)
+        return keys
+
+    def stop(self, are_released: bool) -> None:
+        """The requests that vLLM waits for are given back, and what it has not begun to use is not used."""
+        super().stop(are_released)
+        for arrival in self._unstarted.values():
+            if arrival.request.status != RequestStatus.RUNNING:
+                self._unload(arrival)
+        self._unstarted, self._loaded = {}, set()
+        for request in self._awaited.values() if not are_released else ():
+            self.take_blocks(request)
+        self._given_back |= {key: request for key, request in self._awaited.items() if not RequestStatus.is_finished(request.status)}
 
     def start(self, scheduled: Iterable[str], preempted: Iterable[str]) -> None:
         """These are in the step that comes; of these vLLM has taken back the blocks."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+from vllm.v1.request import RequestStatus
 
 from kvferry.engine import messages
-from kvferry.engine.boundary import INTERNAL_ERROR, NotStoppedError, of_all, of_request
+from kvferry.engine.boundary import NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
@@ -71,7 +72,6 @@ class Scheduler(Control):
         self._last_words: list[str] = []
         self.joined = False
         self.stopped = self._stop_failed = False
-        self._written: set[str] = set()  # requests given up whose blocks a load may still write to
         self._alone = True
         self._pool: seam.Pool | None = None
         install(vllm_config)
@@ -113,20 +113,23 @@ class Scheduler(Control):
     def admit(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
         self._consumer.admit(request, blocks, external)
 
-    @of_request(lambda side, request: (request.request_id in side._written, None))
+    @of_request(lambda side, request: (side._leave(request.request_id), None))
     def finish(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
-        waits = self._consumer.finish(request)
+        self._consumer.finish(request)
         self._prompts.adapters.finish(request)
+        params = self._producer.finish(request)
+        return self._leave(request.request_id), params
+
+    def _leave(self, key: str) -> bool:
+        """Whether vLLM keeps the request until every rank has said its last word of it."""
+        waits = self._consumer.leave(key)
         if waits:
-            self._last_words.append(request.request_id)
-        return waits, self._producer.finish(request)
+            self._last_words.append(key)
+        return waits
 
     def give_up(self, request: Request) -> None:
-        key = request.request_id
-        self._producer.give_up(key)
-        if self._consumer.give_up(key):
-            self._written.add(key)
-        self._counters.add("not_loaded", INTERNAL_ERROR)
+        self._producer.give_up(request.request_id)
+        self._consumer.give_up(request.request_id, RequestStatus.is_finished(request.status))
 
     # ---- a step ----
 
@@ -148,7 +151,7 @@ class Scheduler(Control):
         words, self._last_words = self._last_words, []
         return words
 
-    @of_all(lambda side, output: side._receive(output, side._consumer.take_given_back()))
+    @of_all(lambda side, output: side._receive(output, side._take_given_back()))
     def update(self, output: KVConnectorOutput) -> None:
         """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
         the same set."""
@@ -171,7 +174,10 @@ class Scheduler(Control):
 
     def settle(self) -> set[str]:
         self._consumer.drop_other_adapters()
-        return self._consumer.settle(self.settled()) | self._consumer.take_given_back()
+        return self._consumer.told(self._consumer.settle(self.settled()) | self._consumer.take_given_back())
+
+    def _take_given_back(self) -> set[str]:
+        return self._consumer.told(self._consumer.take_given_back())
 
     # ---- after an internal error ----
 
@@ -198,7 +204,7 @@ class Scheduler(Control):
             raise NotStoppedError(f"kvferry: not all ranks have ended their leases: {error}") from error
         self._producer.stop()
         self._consumer.stop(are_released)
-        seam.receive(self._scheduler, self._consumer.take_given_back())
+        seam.receive(self._scheduler, self._take_given_back())
 
     # ---- between steps: engine_core.py ----
 
