@@ -10,7 +10,8 @@ import hashlib
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,15 @@ class LoadedAdapters:
         self._known: dict[int, Adapter] = {}
         self._reported: dict[int, Adapter] = {}
         self._numbers = itertools.count(1)
+        self.mistake: Exception | None = None
+        """Of ours, in vLLM's calls: raised where the worker's hooks have a boundary."""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.mistake = self.mistake or error
 
     def note(self, manager: Any, lora_id: int, digest: bytes | None) -> None:
         """It has read this; None: nobody knows what."""
@@ -93,6 +103,8 @@ class LoadedAdapters:
         _trim(self._known)
 
     def _look(self) -> None:
+        if self.mistake is not None:
+            raise self.mistake
         manager = self._manager()
         loaded = seam.adapters_in_memory(manager) if manager is not None else ()
         for lora_id, adapter in self._known.items():
@@ -130,21 +142,27 @@ def loaded_adapters(config: LoRAConfig | None) -> LoadedAdapters:
 
 def _load_adapter(method: Any, manager: Any, lora_request: LoRARequest) -> LoRAModel:
     lora: LoRAModel = method(manager, lora_request)
-    digest = None
+    known = loaded_adapters(manager.lora_config)
+    with known.noting():
+        known.note(manager, lora.id, _digest_if_known(lora, manager.lora_config, lora_request.lora_name))
+    return lora
+
+
+def _digest_if_known(lora: LoRAModel, config: LoRAConfig, name: str) -> bytes | None:
     try:
-        digest = digest_of(lora, manager.lora_config)
+        return digest_of(lora, config)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         limited.error("kvferry: LoRA adapter %s is of a kind that is not known: nothing is handed over for it: %s",
-                      lora_request.lora_name, error)
-    loaded_adapters(manager.lora_config).note(manager, lora.id, digest)
-    return lora
+                      name, error)
+    return None
 
 
 def _apply_adapters(method: Any, manager: Any, lora_requests: Collection[LoRARequest | None]) -> None:
     """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step: those in memory
     are used first, so that it reads none of them again."""
-    for request in filter(None, lora_requests):
-        seam.use_adapter(manager, request.lora_int_id)
+    with loaded_adapters(manager.lora_config).noting():
+        for request in filter(None, lora_requests):
+            seam.use_adapter(manager, request.lora_int_id)
     method(manager, lora_requests)
 
 

@@ -13,6 +13,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from kvferry.engine.boundary import all_of
+
 from . import seam
 from .config import carries_drafts, check_start, serves_tcp
 from .groups import without_drafts
@@ -71,7 +73,9 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         return serves_tcp(kv_transfer_config)
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        data = self._side.stats()
+        data = None
+        with all_of(self._side, "stats"):  # also when all is stopped
+            data = self._side.stats()
         return None if data is None else Stats(data)
 
     @classmethod
