@@ -13,7 +13,8 @@ from kvferry import _kvferry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
-from mutants import PATCHES, TREE, WHOLE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
+from mutants import PATCHES, ROOT, TREE, WHOLE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
+from pd.paths import MODELS  # noqa: E402
 
 FAKE_CUDA = "build/tests/fake_cuda/libcuda-fake.so"
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
@@ -25,13 +26,13 @@ UNIT = {"pages": "build/tests/unit/wire/unit_wire_pages",
 ONLY_THERE = {"litmus streams": "x86_64"}
 """Where other processors cannot show it."""
 LIMIT_S = 600
-TRTLLM = "trtllm "
-"""And which of the tests of TensorRT-LLM's adapter, for pytest's -k."""
+ADAPTERS = ("trtllm ", "vllm ")
+"""And which of the tests of that adapter, for pytest's -k."""
 
 
 def program_of(catcher: str) -> str | None:
     """None: it is for other tests, or for other machines."""
-    if catcher in WHOLE or catcher.startswith(TRTLLM) or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
+    if catcher in WHOLE or catcher.startswith(ADAPTERS) or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
         return None
     return SIM if catcher == "sim" else LITMUS if catcher.startswith("litmus ") else UNIT[catcher]
 
@@ -53,13 +54,17 @@ def tree() -> Path:
     copy_tree(TREE)
     build(TREE, [SIM, LITMUS, *UNIT.values(), FAKE_CUDA])
     shutil.copy(Path(_kvferry.__file__), TREE / "python/kvferry")
+    if not (models := TREE / MODELS.relative_to(ROOT)).exists():
+        models.parent.mkdir(exist_ok=True)
+        models.symlink_to(MODELS)
     return TREE
 
 
 def adapter_tests(catcher: str) -> list[str]:
     """Whose status is 1 if one of them fails: not if there is none."""
-    words = f"PYTHONPATH=python {sys.executable} -m pytest -q -x -p no:cacheprovider tests/python/test_trtllm_*.py -k"
-    return ["sh", "-c", f"{words} '{catcher.removeprefix(TRTLLM)}'; [ $? = 1 ]"]
+    adapter, _, which = catcher.partition(" ")
+    words = f"PYTHONPATH=python {sys.executable} -m pytest -q -x -p no:cacheprovider tests/python/test_{adapter}_*.py -k"
+    return ["sh", "-c", f"{words} '{which}'; [ $? = 1 ]"]
 
 
 def command(catcher: str, program: str) -> list[str]:
@@ -78,7 +83,7 @@ def test_a_planted_bug_is_caught(name: str, tree: Path) -> None:
     programs = {catcher: program for catcher in mutant.catchers if (program := program_of(catcher)) is not None}
     try:
         build(tree, list(programs.values()))
-        adapters = [adapter_tests(catcher) for catcher in mutant.catchers if catcher.startswith(TRTLLM)]
+        adapters = [adapter_tests(catcher) for catcher in mutant.catchers if catcher.startswith(ADAPTERS)]
         for words in [command(catcher, program) for catcher, program in programs.items()] + adapters:
             done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT_S)
             print(f"{mutant.promise}  {done.stdout.strip()}")

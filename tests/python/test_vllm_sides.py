@@ -29,9 +29,8 @@ from fakes import (  # noqa: E402
     vllm_scheduler,
 )
 from kvferry import Load, Node, Publication, Region, _kvferry  # noqa: E402
-from kvferry.engine.boundary import INTERNAL_ERROR  # noqa: E402
 from kvferry.engine import config as engine_config  # noqa: E402
-from kvferry.engine import consumer, messages, producer  # noqa: E402
+from kvferry.engine import boundary, consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
 from kvferry.vllm.groups import first_needed_block, without_drafts  # noqa: E402
@@ -304,7 +303,7 @@ def test_no_identity_without_weights() -> None:
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
     own = {messages.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
-           producer.PREEMPTED, producer.ABORTED, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED, INTERNAL_ERROR}
+           boundary.INTERNAL_ERROR, producer.PREEMPTED, producer.ABORTED, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
     trtllm = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if "| TensorRT-LLM: " in line)))
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) - trtllm == own | {cause.value for cause in NoIdentity} - {NoIdentity.UNSEEN.value}
 

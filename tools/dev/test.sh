@@ -134,6 +134,7 @@ part_tsan() {
 }
 
 part_mutants() {
+  setup_all
   pytest_step "planted bugs" mutants tests/mutants -s
 }
 
