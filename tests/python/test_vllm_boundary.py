@@ -357,6 +357,8 @@ def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: 
     assert raised == tracebacks == [hook.__name__]
     run([p, d], lambda: used(d) == 0 and not d.scheduler.requests)
     is_stopped(d, numbers, hook.__name__)
+    assert p.reset()
+    run([p, d], lambda: not [value for name, _, value, _ in d.side._node.stats() if name == "requests_open" and value])
     d.ask("after", OTHER, 5, prefill(p, "after", OTHER))
     run([p, d], lambda: "after" in d.finished)
     assert is_right(d, "after", OTHER) and gauge(d, "loads_open") == 0

@@ -17,6 +17,7 @@ from kvferry.engine.metrics import Counters
 from . import seam
 from .config import in_flight
 from .groups import Groups
+from .layout import ranks_of
 from .requests import OPTIONS, Prompts, options_of, ticket_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Consumer(consumer.Consumer):
                  kv_cache_config: KVCacheConfig) -> None:
         super().__init__(node, counters, failures, in_flight(vllm_config, kv_cache_config))
         self._prompts = prompts
+        self._ranks = ranks_of(vllm_config)
         self._kv_cache_config = kv_cache_config
         self._groups = Groups(kv_cache_config, seam.prefill_lookahead(vllm_config))
         self._awaited: dict[str, Request] = {}  # requests that vLLM waits for: it has not been told that they are received
@@ -120,7 +122,12 @@ class Consumer(consumer.Consumer):
 
     def stop(self, are_released: bool) -> None:
         """The requests that vLLM waits for are given back, and what it has not begun to use is not used."""
+        loads = list(self._unreleased)
         super().stop(are_released)
+        for rank in range(self._ranks if are_released else 0):
+            self._node.request_released(loads, rank)
+        while self._node.poll():  # nobody acts on it
+            pass
         for arrival in self._unstarted.values():
             if arrival.request.status != RequestStatus.RUNNING:
                 self._unload(arrival)

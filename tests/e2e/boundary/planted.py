@@ -1,0 +1,64 @@
+"""Engines whose hooks raise when a test says so (tools/dev/pd/raising.py)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pd import metrics
+from pd.engine import Engine, EngineSpec
+
+from shapes import engine
+
+FOLDER = "KVFERRY_TEST_RAISING"
+ERRORS, STOPPED = "kvferry_internal_errors_total", "kvferry_transfers_stopped"
+SEEN_WITHIN_S = 15.0
+
+
+def raising(folder: Path, name: str, mutant: str = "", **shape: Any) -> EngineSpec:
+    made = engine(name, **shape)
+    connector = made.connector.with_mutant(mutant) if mutant else made.connector
+    connector = connector.with_these_tools()
+    (folder / name).mkdir(exist_ok=True)
+    connector = replace(connector, config={**connector.config, "kv_connector_module_path": "pd.raising"},
+                        env={**made.connector.env, **connector.env, FOLDER: str(folder / name)})
+    return replace(made, connector=connector)
+
+
+def folder_of(one: Engine) -> Path:
+    return Path(one.spec.connector.env[FOLDER])
+
+
+def arm(one: Engine, hook: str, when: str = "before", rank: int = 0) -> None:
+    """In one step, as the engine looks at any time."""
+    unseen = folder_of(one) / "new"
+    unseen.write_text(when)
+    unseen.rename(folder_of(one) / f"{hook}.{rank}")
+
+
+def has_raised(one: Engine, hook: str, rank: int = 0) -> bool:
+    return not (folder_of(one) / f"{hook}.{rank}").exists()
+
+
+def told(one: Engine, hook: str) -> Any:
+    return json.loads((folder_of(one) / f"{hook}.0.told").read_text())
+
+
+def errors(one: Engine) -> dict[str, float]:
+    """By hook."""
+    return metrics.by_label(one.samples(), ERRORS, "hook")
+
+
+def is_stopped(one: Engine) -> bool:
+    return metrics.total(one.samples(), STOPPED) == 1.0
+
+
+def shows(one: Engine, hook: str, stopped: bool) -> None:
+    """In /metrics, soon: they go with the engine's steps."""
+    end = time.monotonic() + SEEN_WITHIN_S
+    while (shown := (errors(one).get(hook, 0.0), is_stopped(one))) != (1.0, stopped):
+        assert time.monotonic() < end, shown
+        time.sleep(0.1)
