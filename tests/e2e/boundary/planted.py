@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pd import metrics
+from pd.client import Ticket
 from pd.engine import Engine, EngineSpec
 
 from shapes import engine
@@ -43,8 +43,8 @@ def has_raised(one: Engine, hook: str, rank: int = 0) -> bool:
     return not (folder_of(one) / f"{hook}.{rank}").exists()
 
 
-def told(one: Engine, hook: str) -> Any:
-    return json.loads((folder_of(one) / f"{hook}.0.told").read_text())
+def lost_ticket(one: Engine) -> Ticket:
+    return {"do_remote_prefill": True, "kvferry_ticket": (folder_of(one) / "ticket").read_text()}
 
 
 def errors(one: Engine) -> dict[str, float]:

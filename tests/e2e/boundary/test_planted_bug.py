@@ -8,7 +8,7 @@ import pytest
 from pd import client, metrics
 from pd.rig import RECOMPUTED, Rig
 
-from planted import arm, has_raised, raising, told
+from planted import arm, has_raised, lost_ticket, raising
 
 pytestmark = pytest.mark.deep
 
@@ -19,7 +19,8 @@ LEASE_MS = 60_000
 @pytest.mark.parametrize("prefill", ["P", "P-swallows"])
 def test_stale_where_the_end_of_leases_is_swallowed(start: Callable[..., Callable[[str, str], Rig]], prefill: str,
                                                     tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The ticket of a request that is given up is nobody's, and its blocks are free: here somebody has it all the same."""
+    """Blocks of a request that is given up are free with the next step, which ends its lease. Nobody has its ticket, but for
+    this test."""
     folder = tmp_path_factory.getbasetemp()
     rig = start([raising(folder, "P", lease_ttl_ms=LEASE_MS),
                  raising(folder, "P-swallows", mutant="boundary_swallows", lease_ttl_ms=LEASE_MS),
@@ -28,10 +29,10 @@ def test_stale_where_the_end_of_leases_is_swallowed(start: Callable[..., Callabl
     expected = rig.expected(rig.question)
     rig.settle()
     before = metrics.total(rig.counters(), RECOMPUTED)
-    arm(rig.producer, "Scheduler.finish", "after")
+    arm(rig.producer, "Scheduler.finish", "ticket")
     arm(rig.producer, "Worker.before_forward", "ends")
     assert client.complete(rig.producer.url, rig.question, 1, client.ASK_FOR_TICKET).ticket is None
-    _, ticket = told(rig.producer, "Scheduler.finish")
+    ticket = lost_ticket(rig.producer)
     rig.overwrite_prefill_blocks()
     assert has_raised(rig.producer, "Worker.before_forward")
     reply = rig.decode(rig.question, ticket)

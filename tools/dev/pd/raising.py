@@ -1,15 +1,15 @@
 """kvferry's connector with hooks that raise when they are told to, while the engine runs. A file in the folder that the
 environment variable names arms one, once: `Worker.publish.1` is that of rank 1. It says when the hook raises:
 
-    before   it has done its work
-    after    it has; what it would have answered is then in the file's place, as `….told`
-    ends     before it ends the first lease
+    before   it does its work
+    after    it has done it
+    ends     before it ends a lease
+    ticket   of a request that has finished: before it does its work, and the ticket is in the file's place, as `ticket`
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +30,11 @@ class Planted(Exception):
     pass
 
 
+def _ticket(side: Scheduler, key: str) -> str:
+    producer = side._producer
+    return str(producer._ticket(key, producer._by_request[key], is_read=True))
+
+
 def _raising(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(work)
     def hook(side: Any, *args: Any) -> Any:
@@ -39,7 +44,9 @@ def _raising(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
             return work(side, *args)
         armed.unlink()
         if when == "after":
-            armed.with_name(armed.name + ".told").write_text(json.dumps(work(side, *args), default=str))
+            work(side, *args)
+        if when == "ticket":
+            armed.with_name("ticket").write_text(_ticket(side, args[0].request_id))
         raise Planted(name)
     return hook
 
