@@ -36,6 +36,7 @@ LONG_TOKENS = 1800
 ONE_AT_A_TIME = ("--max-num-seqs", "1")
 MIDDLEWARE = ("--middleware", "kvferry.vllm.KVErrors")
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+PAUSED_S = 1.0
 LIMIT_S = 30.0
 GONE = ("peer_down", "transfer_failed", "handshake_timeout")
 
@@ -155,6 +156,29 @@ def test_options(pair: Pair, options: dict[str, Any], status: int) -> None:
     assert outcome.recomputed == 0
     expect.lives(outcome)
     answers_right(pair.rig)
+
+
+def paused(rig: Rig, refuses: bool) -> Reply:
+    """The answer to the ticket's last use: 0.33 and later refuse the first one, earlier versions let it wait."""
+    ticket = rig.ticket(rig.question)
+    with ThreadPoolExecutor() as clients:
+        rig.decoder.call("/pause?mode=wait", LIMIT_S)
+        try:
+            asked = clients.submit(rig.decode, rig.question, ticket)
+            if refuses:
+                assert asked.result(PAUSED_S).status == 503
+            else:
+                with pytest.raises(TimeoutError):
+                    asked.result(PAUSED_S)
+        finally:
+            rig.decoder.call("/resume", LIMIT_S)
+    return rig.decode(rig.question, ticket) if refuses else asked.result()
+
+
+def test_paused(pair: Pair, version: str) -> None:
+    refuses = [int(part) for part in version.split(".")] >= [0, 33]
+    outcome = trial.run(pair.rig, Fault("p", "D paused", lambda rig: paused(rig, refuses)))
+    expect.loaded(outcome, PROMPT_TOKENS)
 
 
 def test_killed(rig_of: Callable[[str], Rig]) -> None:
