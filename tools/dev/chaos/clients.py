@@ -38,13 +38,15 @@ class Outcome(Enum):
     """The client did."""
     CUT_OFF = "cut_off"
     """The plan ended the engine that it was asked of."""
+    PAUSED = "paused"
+    """The plan had that engine paused, and vLLM refused the request: it does so from 0.33 on."""
     WRONG = "wrong"
     HUNG = "hung"
     OTHER = "other_errors"
 
     @property
     def good(self) -> bool:
-        return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.CUT_OFF)
+        return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.CUT_OFF, Outcome.PAUSED)
 
 
 @dataclass(frozen=True)

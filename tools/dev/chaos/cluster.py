@@ -68,6 +68,8 @@ class Cluster(Stack):
         self.deeds: list[Deed] = []
         self.serving: set[str] = set(self.by_name)
         self.problems: list[str] = []
+        self._paused = ""
+        """The engine that gets new weights now."""
         self._counted: Counter[str] = Counter()
         """By D's former lives."""
 
@@ -90,6 +92,9 @@ class Cluster(Stack):
 
     def done_to(self, engine: str, since_s: float) -> set[str]:
         return {deed.what for deed in self.deeds if deed.engine == engine and deed.at_s >= since_s}
+
+    def was_paused(self, engine: str, since_s: float) -> bool:
+        return engine == self._paused or "weights" in self.done_to(engine, since_s)
 
     def take_down(self, engine: Engine, end: Callable[[], None]) -> None:
         if engine.name == CONSUMER:
@@ -121,6 +126,7 @@ class Cluster(Stack):
         old, self.version = self.version, self.mix.versions[self.mix.versions.index(self.version) - 1]
         for name in (*PRODUCERS, CONSUMER):
             self._note(name, "weights")
+            self._paused = name
             if name == CONSUMER:
                 self.served.append((self.now_s(), {old, self.version}))
             try:
@@ -128,6 +134,7 @@ class Cluster(Stack):
             except EngineError as error:
                 self.problems.append(f"weights could not be updated at {self.now_s():.0f} s: {error}")
             self._note(name, "weights")
+        self._paused = ""
         self.served.append((self.now_s(), {self.version}))
 
     def versions_between(self, begin_s: float, end_s: float) -> set[str]:

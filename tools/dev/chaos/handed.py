@@ -19,6 +19,7 @@ from .cluster import Cluster
 from .mixes import LEASE_S
 from .plan import CONSUMER, PRODUCERS
 
+UNAVAILABLE = 503
 ABSENT_S = 0.5
 """Between two looks for a D: prompts for nobody would keep a D that starts from its processors."""
 STAYS_S = 1.0
@@ -117,9 +118,11 @@ class Handed:
         outcome, detail = judge(answer, right, self._mix.limit_s)
         if outcome is Outcome.OTHER and "gone" in self._cluster.done_to(engine, begin_s):
             outcome = Outcome.CUT_OFF
+        if outcome is Outcome.OTHER and answer.status == UNAVAILABLE and self._cluster.was_paused(engine, begin_s):
+            outcome = Outcome.PAUSED
         if not outcome.good:
             detail = f"{engine}, {question.model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
-        eligible = (lent is not None and claim is Claim.DUE and outcome is not Outcome.CUT_OFF
+        eligible = (lent is not None and claim is Claim.DUE and outcome not in (Outcome.CUT_OFF, Outcome.PAUSED)
                     and not self._cluster.done_to(lent.producer, lent.since_s) | self._cluster.done_to(CONSUMER, lent.since_s))
         return Request(begin_s, now_s, outcome, detail, habit=habit, eligible=eligible,
                        blocks=0 if claim is Claim.NONE else blocks_of(question))

@@ -80,4 +80,5 @@ class LateWorker(OffloadingWorker):
 class LateSpec(CPUOffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         delay_ms = int(self.extra_config.get("delay_ms", DELAY_MS))
-        return LateWorker(kv_caches, self.num_chunks, delay_ms / 1000)
+        chunks = self.num_chunks if hasattr(self, "num_chunks") else self.num_blocks  # 0.29
+        return LateWorker(kv_caches, chunks, delay_ms / 1000)
