@@ -153,7 +153,8 @@ class ModelEngine:
         self._in_flight: deque[SchedulerOutput] = deque()
         self._depth = STEPS_IN_FLIGHT if asynchronous else 1
         self._hash = get_request_block_hasher(BLOCK_TOKENS, sha256)
-        self._core = SimpleNamespace(scheduler=self.scheduler, model_executor=SimpleNamespace(collective_rpc=self._rpc))
+        self._core = SimpleNamespace(scheduler=self.scheduler, model_executor=SimpleNamespace(collective_rpc=self._rpc),
+                                     vllm_config=self.config)
 
     def close(self) -> None:
         for connector in (self.scheduler.connector, *(rank.connector for rank in self.ranks)):
@@ -170,8 +171,11 @@ class ModelEngine:
     def abort(self, name: str) -> None:
         self.scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED)
 
-    def reset(self) -> bool:
-        return EngineCore.reset_prefix_cache(self._core)
+    def reset(self, running_too: bool = False) -> bool:
+        return EngineCore.reset_prefix_cache(self._core, running_too)
+
+    def reload_weights(self) -> None:
+        EngineCore.collective_rpc(self._core, "reload_weights")
 
     def step(self) -> None:
         if self.scheduler.has_requests():
@@ -179,8 +183,16 @@ class ModelEngine:
             if len(self._in_flight) < self._depth and self._in_flight[-1].total_num_scheduled_tokens:
                 return
         if self._in_flight:
-            scheduled = self._in_flight.popleft()
-            self._take(self.scheduler.update_from_output(scheduled, self._execute(scheduled)))
+            self._finish_step()
+
+    def finish_steps(self) -> None:
+        """Those that are under way, as a pause does."""
+        while self._in_flight:
+            self._finish_step()
+
+    def _finish_step(self) -> None:
+        scheduled = self._in_flight.popleft()
+        self._take(self.scheduler.update_from_output(scheduled, self._execute(scheduled)))
 
     def _take(self, outputs: dict[int, Any]) -> None:
         for output in (one for of_client in outputs.values() for one in of_client.outputs):
@@ -188,7 +200,9 @@ class ModelEngine:
             if output.finished:
                 self.finished[output.request_id] = (output.finish_reason, output.kv_transfer_params)
 
-    def _rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
+    def _rpc(self, method: Any, timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Any = None) -> list[Any]:
+        if isinstance(method, str):
+            return [None for _ in self.ranks]  # a worker's own
         return [getattr(rank.connector._worker, args[0])(*args[1:]) for rank in self.ranks]
 
     # ---- the model ----

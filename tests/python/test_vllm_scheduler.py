@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import model_engine  # noqa: E402
 from kvferry.engine import producer  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
@@ -111,6 +112,46 @@ def test_a_reset_between_steps_that_are_under_way(engine: Callable[..., ModelEng
     run([p, d], lambda: "a" in d.finished)
     assert d.answers["a"] == right_answer(PROMPT, 5)
     run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@pytest.fixture
+def waiting(engine: Callable[..., ModelEngine], asynchronous: bool) -> tuple[ModelEngine, ModelEngine, dict[str, list[int]]]:
+    """P, D, and what D is asked: it has no place left for "x", whose load is over."""
+    p, d = engine("p", asynchronous, blocks=100), engine("d", asynchronous, blocks=100)
+    ticket = prefill(p, "x", PROMPT)
+    asked = {f"busy {token}": [token] * 40 for token in range(d.config.scheduler_config.max_num_seqs)}
+    for name, prompt in asked.items():
+        d.ask(name, prompt, 100)
+        if len(d.answers) == len(asked) - 1:
+            run([d], lambda: len(d.scheduler.running) == len(asked) - 1)
+            d.ask("x", PROMPT, 5, ticket)
+    run([p, d], lambda: "x" in d.scheduler.finished_recving_kv_req_ids)
+    assert stat(d, "verdicts", "use") == 1 and d.scheduler.requests["x"].num_computed_tokens > 0
+    return p, d, asked
+
+
+@KINDS
+def test_a_reset_finds_no_prompt_that_is_loaded_and_waits(waiting: tuple[ModelEngine, ModelEngine, dict[str, list[int]]]) -> None:
+    """It would use blocks, which vLLM's reset does not count on: /pause fails then, or the engine dies."""
+    p, d, asked = waiting
+    counted: list[tuple[str, str]] = []
+    d.side._consumer._counters.add = lambda *what: counted.append(what)
+    d.finish_steps()
+    assert d.reset(running_too=True)
+    run([p, d], lambda: d.finished.keys() >= {"x", *asked})
+    assert d.answers == {"x": right_answer(PROMPT, 5)} | {name: right_answer(prompt, 100) for name, prompt in asked.items()}
+    assert counted == [("not_loaded", "discarded")]
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@KINDS
+def test_new_weights_find_no_prompt_that_is_loaded_and_waits(waiting: tuple[ModelEngine, ModelEngine, dict[str, list[int]]],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    _, d, _ = waiting
+    monkeypatch.setattr(model_engine, "kv_of", lambda before, token: (before * 31 + token * 7 + 5) % 1_000_003)
+    d.reload_weights()
+    run([d], lambda: "x" in d.finished)
+    assert d.answers["x"] == right_answer(PROMPT, 5)
 
 
 @KINDS

@@ -9,7 +9,7 @@ from vllm.v1.request import RequestStatus
 
 from kvferry import Error, _kvferry
 from kvferry.engine import consumer
-from kvferry.engine.consumer import PREEMPTED, Arrival, Phase
+from kvferry.engine.consumer import DISCARDED, PREEMPTED, Arrival, Phase
 from kvferry.engine.errors import Failures
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity
 from kvferry.engine.metrics import Counters
@@ -130,7 +130,8 @@ class Consumer(consumer.Consumer):
             pass
         for arrival in self._unstarted.values():
             if arrival.request.status != RequestStatus.RUNNING:
-                self._unload(arrival)
+                self._unload(arrival.request)
+                self.compute_here(arrival.key, LORA_CHANGED)
         self._unstarted, self._loaded = {}, set()
         for request in self._awaited.values() if not are_released else ():
             self.take_blocks(request)
@@ -153,13 +154,23 @@ class Consumer(consumer.Consumer):
             if arrival.phase is Phase.LOADING and arrival.id in self._by_id:
                 self.discard(arrival, LORA_CHANGED)
             elif arrival.key in self._unstarted:
-                self._unload(self._unstarted.pop(arrival.key))
+                self._unload(self._unstarted.pop(arrival.key).request)
+                self.compute_here(arrival.key, LORA_CHANGED)
 
-    def _unload(self, arrival: Arrival) -> None:
+    def unload_waiting(self) -> None:
+        """Prompts that are loaded and wait for a place, another connector's as well: vLLM would go on with them after new
+        weights, and does not count on their blocks when it resets its cache."""
+        for request in seam.loaded_and_waiting(self.scheduler):
+            self._unload(request)
+            self._unstarted.pop(request.request_id, None)
+            if request.request_id in self._loaded:
+                self._loaded.remove(request.request_id)
+                self.compute_here(request.request_id, DISCARDED)
+
+    def _unload(self, request: Request) -> None:
         """vLLM has been told, and may have cached the blocks, but not computed with them."""
-        self.pool.uncache(arrival.request)
-        self.keep(arrival.request, 0)
-        self.compute_here(arrival.key, LORA_CHANGED)
+        self.pool.uncache(request)
+        self.keep(request, 0)
 
     # ---- vLLM's requests and blocks ----
 

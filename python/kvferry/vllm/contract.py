@@ -119,7 +119,7 @@ CONTRACT: tuple[Entry, ...] = (
             "max_tp_shards", is_guard=False),
     # ---- vLLM's scheduler ----
     _fields(SCHEDULER, "requests that fail, and requests whose load is over",
-            "grammar_compile_error_reqs", "finished_recving_kv_req_ids", "kv_cache_manager", "connector"),
+            "grammar_compile_error_reqs", "finished_recving_kv_req_ids", "requests", "kv_cache_manager", "connector"),
     _order(SCHEDULER + ".update_from_output", "requests that fail are ended there with an error, wherever they are",
            r"(set\(self\.grammar_compile_error_reqs\)\s+self\.grammar_compile_error_reqs\.clear\(\)"
            r"|= self\.grammar_compile_error_reqs\s+self\.grammar_compile_error_reqs = \{\})(?s:.*)FINISHED_ERROR"),

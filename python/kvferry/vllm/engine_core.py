@@ -100,6 +100,7 @@ def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool],
                         reset_connector: bool = False) -> bool:
     with all_of(side, "reset_prefix_cache"):
         end_transfers(engine, side, loads=True)
+        side.unload_waiting()
     success = call(engine, reset_running_requests, reset_connector)
     with all_of(side, "reset_prefix_cache"):
         if success and (reset_connector or _alone(engine)):
@@ -152,6 +153,7 @@ def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], meth
     with all_of(side, name):
         side.weights_change()
         end_transfers(engine, side, loads=True)
+        side.unload_waiting()
     start_ns = time.time_ns()
     result = _with_look(engine, side, call, method, timeout, args, kwargs)
     with all_of(side, name):

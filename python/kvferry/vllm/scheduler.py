@@ -208,6 +208,10 @@ class Scheduler(Control):
 
     # ---- between steps: engine_core.py ----
 
+    def unload_waiting(self) -> None:
+        """Prompts that are loaded and wait for a place are computed here."""
+        self._consumer.unload_waiting()
+
     def pause(self, paused: bool) -> None:
         """No new leases until pause(False)."""
         self._producer.paused = paused

@@ -126,6 +126,15 @@ def receive(scheduler: Scheduler, keys: Iterable[str]) -> None:
     scheduler.finished_recving_kv_req_ids |= set(keys)
 
 
+def loaded_and_waiting(scheduler: Scheduler) -> list[Request]:
+    """Requests that have the blocks of a load, whichever connector's: it is over, and there was no place in a step yet."""
+    from vllm.v1.request import RequestStatus
+    received = scheduler.finished_recving_kv_req_ids
+    return [request for request in scheduler.requests.values() if request.num_computed_tokens > 0 and not request.resumable
+            and (request.status == RequestStatus.WAITING
+                 or (request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id in received))]
+
+
 def reset_prefix_cache(scheduler: Scheduler, others: bool) -> bool:
     """With `others` that of all connectors, too. False: some request uses a block."""
     return bool(scheduler.reset_prefix_cache(reset_connector=others))
