@@ -232,6 +232,7 @@ typedef struct CUstream_st {
   bool is_busy;   /* the first is being done, without the lock */
   bool is_stalled;
   bool is_destroyed; /* it ends when it has nothing more to do */
+  pid_t thread;      /* whose default stream it is; 0: nobody's */
 } stream;
 
 stream *stream_create(context *owner);

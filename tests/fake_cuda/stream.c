@@ -1,5 +1,6 @@
 /* Streams, events, and what is put on streams. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "state.h"
 
@@ -61,9 +62,34 @@ bool stream_exists(const stream *asked)
   return false;
 }
 
+/* The calling thread's own, in its context. */
+static stream *stream_of_thread(void)
+{
+  const pid_t thread = gettid();
+  for (kvf_list *link = streams.next; link != &streams; link = link->next) {
+    stream *found = KVF_CONTAINER_OF(link, stream, in_list);
+    if (found->thread == thread && found->context == context_current()) {
+      return found;
+    }
+  }
+  stream *made = stream_create(context_current());
+  made->thread = thread;
+  return made;
+}
+
+static bool is_default(const stream *asked)
+{
+  return asked == asked->context->legacy || asked->thread != 0;
+}
+
 stream *stream_of(kvf_cu_stream handle, kvf_cu_result *error)
 {
-  stream *found = (uintptr_t)handle <= 1 ? context_current()->legacy : handle; /* 1: CU_STREAM_LEGACY */
+  stream *found = handle;
+  if ((uintptr_t)handle <= KVF_CU_STREAM_LEGACY) {
+    found = context_current()->legacy;
+  } else if ((uintptr_t)handle == KVF_CU_STREAM_PER_THREAD) {
+    found = stream_of_thread();
+  }
   *error = KVF_CUDA_SUCCESS;
   if (!stream_exists(found) || found->is_destroyed) {
     *error = KVF_CUDA_ERROR_INVALID_HANDLE;
@@ -90,7 +116,7 @@ kvf_cu_result cuStreamDestroy_v2(kvf_cu_stream handle)
   kvf_cu_result error;
   BEGIN(cuStreamDestroy_v2, NEEDS_CONTEXT);
   stream *destroyed = stream_of(handle, &error);
-  if (destroyed == NULL || destroyed == context_current()->legacy) {
+  if (destroyed == NULL || is_default(destroyed)) {
     return call_end(destroyed == NULL ? error : KVF_CUDA_ERROR_INVALID_HANDLE);
   }
   destroyed->is_destroyed = true;
@@ -115,7 +141,7 @@ void streams_count(fake_cuda_open *out)
 {
   for (const kvf_list *link = streams.next; link != &streams; link = link->next) {
     const stream *counted = KVF_CONTAINER_OF(link, stream, in_list);
-    out->streams += counted->is_destroyed || counted == counted->context->legacy ? 0 : 1;
+    out->streams += counted->is_destroyed || is_default(counted) ? 0 : 1;
     for (const kvf_list *each = counted->works.next; each != &counted->works; each = each->next) {
       out->works++;
     }

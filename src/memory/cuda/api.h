@@ -18,7 +18,7 @@ typedef int kvf_cu_device;                /* an ordinal: of this process, by its
 typedef unsigned long long kvf_cu_memory; /* an address, of a device or of pinned host memory */
 typedef unsigned long long kvf_cu_allocation;
 typedef struct CUctx_st *kvf_cu_context;
-typedef struct CUstream_st *kvf_cu_stream; /* NULL: the context's legacy default stream, on which engines work, too */
+typedef struct CUstream_st *kvf_cu_stream; /* or a number of KVF_CU_STREAM_, on which engines work, too */
 typedef struct CUevent_st *kvf_cu_event;
 typedef struct CUmod_st *kvf_cu_module;
 typedef struct CUfunc_st *kvf_cu_function;
@@ -98,6 +98,9 @@ enum {
 };
 
 enum { KVF_CU_MEMORYTYPE_HOST = 1, KVF_CU_MEMORYTYPE_DEVICE = 2, KVF_CU_MEMORYTYPE_UNIFIED = 4 };
+/* Streams of the current context that nobody creates: the legacy default stream, also as NULL, and the calling thread's
+ * own. */
+enum { KVF_CU_STREAM_LEGACY = 1, KVF_CU_STREAM_PER_THREAD = 2 };
 enum { KVF_CU_STREAM_DEFAULT = 0, KVF_CU_STREAM_NON_BLOCKING = 1 };
 enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
@@ -215,7 +218,7 @@ typedef struct kvf_cuda_api {
 
   kvf_cu_result (*memcpy_async)(kvf_cu_memory to, kvf_cu_memory from, size_t bytes, kvf_cu_stream stream);
   /* NULL: the driver is older than KVF_CUDA_VERSION_BATCH. Copies of one batch come in no order; attributes[i] is of
-   * those from first[i] on. Not on the NULL stream. */
+   * those from first[i] on. Not on the legacy stream. */
   kvf_cu_result (*memcpy_batch_async)(kvf_cu_memory *to, kvf_cu_memory *from, size_t *bytes, size_t count,
                                       kvf_cu_memcpy_attributes *attributes, size_t *first, size_t attributes_count,
                                       size_t *fail_index, kvf_cu_stream stream);

@@ -46,7 +46,7 @@ static kvf_cu_result post(kvf_cuda_gpu *gpu, kvf_cu_stream stream, pieces *all)
   kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
   size_t first = 0;
   size_t failed = 0;
-  if (api->memcpy_batch_async == NULL) {
+  if (api->memcpy_batch_async == NULL || (uintptr_t)stream <= KVF_CU_STREAM_LEGACY) {
     return one_by_one(api, stream, all);
   }
   return api->memcpy_batch_async(all->to, all->from, all->bytes, all->count, &attributes, &first, 1, &failed, stream);

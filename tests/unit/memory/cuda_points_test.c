@@ -69,9 +69,11 @@ SEEDS_TEST(a_point_is_behind_the_work_of_its_stream)
   follow_work(engine);
 }
 
-SEEDS_TEST(a_point_may_be_on_the_default_stream)
+SEEDS_TEST(a_point_may_be_on_a_default_stream)
 {
-  follow_work(NULL);
+  for (uintptr_t handle = 0; handle <= KVF_CU_STREAM_PER_THREAD; handle++) {
+    follow_work((kvf_cu_stream)handle);
+  }
 }
 
 /* What comes after it waits for another stream, which stands still. */
