@@ -72,10 +72,13 @@ struct kvf_memory_ops {
    * one is looked for when it is needed. `message` (KVF_MESSAGE_BYTES_MAX, here and below) says on KVF_OK what was
    * found, and on KVF_TRANSFER_SETUP what to do. NULL: it needs nothing. */
   kvf_status (*open)(const char *library, char *message);
-  /* What the index-th device that open() finds can do, in one line, for people. Nothing is made on it.
-   * KVF_TRANSFER_SETUP: most of its memory cannot be read by other processes, or as open(). KVF_NOT_FOUND: there are no
-   * more. NULL: the kind has no devices. */
+  /* What the index-th device that open() finds can do, in one line, for people. What is tried on it is taken back.
+   * KVF_TRANSFER_SETUP: most of its memory cannot be read by other processes, or as open(). KVF_TRANSFER_FAILED,
+   * KVF_NO_MEMORY: as remark(). KVF_NOT_FOUND: there are no more. NULL: the kind has no devices. */
   kvf_status (*describe)(uint32_t index, char *message);
+  /* What this process can use of the device only in a slower way, and the remedy, in one line; "": nothing, or it has
+   * not been used. NULL: that cannot be. */
+  void (*remark)(uint32_t device, char *message);
   /* False: the device is lost, and all of its memory with it. NULL: that cannot be. */
   bool (*works)(uint32_t device);
 

@@ -237,12 +237,12 @@ uint64_t fake_cuda_violations(void)
 fake_cuda_open fake_cuda_count(void)
 {
   (void)pthread_mutex_lock(&fake.lock);
-  fake_cuda_open open = {.contexts = contexts_retained(),
-                         .memory = mappings_of(MAPPING_MEMORY) + mappings_of(MAPPING_PINNED),
+  fake_cuda_open open = {.memory = mappings_of(MAPPING_MEMORY) + mappings_of(MAPPING_PINNED),
                          .imports = mappings_of(MAPPING_IMPORT),
                          .reservations = vmm_reservations(),
                          .maps = mappings_of(MAPPING_MAP),
                          .allocations = vmm_allocations()};
+  contexts_count(&open);
   streams_count(&open);
   (void)pthread_mutex_unlock(&fake.lock);
   return open;

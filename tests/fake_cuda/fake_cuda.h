@@ -141,7 +141,8 @@ FAKE_CUDA_API void fake_cuda_break(int device, kvf_cu_result error);
 
 FAKE_CUDA_API uint64_t fake_cuda_calls(const char *call);
 /* While it is true calls that allocate memory, or wait for a stream or context, are violations; they are made all the
- * same. So are copies from and to memory that is not pinned, for which the driver waits. */
+ * same. So are copies from and to memory that is not pinned, and the first launch of each kernel in a context, for
+ * which the driver waits. */
 FAKE_CUDA_API void fake_cuda_forbid_waits(bool forbid);
 /* While it is true a thread of the engine captures a CUDA graph: calls that would end that are violations, too, but of
  * threads whose mode is KVF_CU_STREAM_CAPTURE_MODE_RELAXED. */
@@ -151,6 +152,7 @@ FAKE_CUDA_API uint64_t fake_cuda_violations(void);
 /* What there is at the moment, of this process. */
 typedef struct fake_cuda_open {
   unsigned contexts; /* that are retained, each as often as it is */
+  unsigned modules;
   unsigned streams;
   unsigned events;
   unsigned memory;  /* of cuMemAlloc() and cuMemHostAlloc(), and registrations */

@@ -80,11 +80,26 @@ kvf_cu_result cuModuleLoadData(kvf_cu_module *out, const void *image)
 {
   BEGIN(cuModuleLoadData, NEEDS_CONTEXT);
   wait_is_seen();
-  *out = &module;
   if (!fake.settings.has_compiler && image != NULL && strstr(image, ".version") != NULL) {
-    return call_end(KVF_CUDA_ERROR_NOT_SUPPORTED);
+    return call_end(KVF_CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
   }
-  return call_end(image == NULL ? KVF_CUDA_ERROR_INVALID_VALUE : KVF_CUDA_SUCCESS);
+  if (image == NULL) {
+    return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
+  }
+  *out = &module;
+  context_current()->modules++;
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
+kvf_cu_result cuModuleUnload(kvf_cu_module unloaded)
+{
+  BEGIN(cuModuleUnload, NEEDS_CONTEXT);
+  wait_is_seen();
+  if (unloaded != &module || context_current()->modules == 0) {
+    return call_end(KVF_CUDA_ERROR_INVALID_HANDLE);
+  }
+  context_current()->modules--;
+  return call_end(KVF_CUDA_SUCCESS);
 }
 
 kvf_cu_result cuModuleGetFunction(kvf_cu_function *out, kvf_cu_module from, const char *name)
@@ -102,6 +117,11 @@ kvf_cu_result cuModuleGetFunction(kvf_cu_function *out, kvf_cu_module from, cons
   return call_end(KVF_CUDA_ERROR_NOT_FOUND);
 }
 
+static unsigned kernel_bit(const function *of)
+{
+  return 1U << (of - kernels);
+}
+
 kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                              kvf_cu_stream at, void **arguments, void **extra)
@@ -112,6 +132,10 @@ kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned
   stream *on = stream_of(at, &error);
   if (on == NULL || extra != NULL || grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0) {
     return call_end(on == NULL ? error : KVF_CUDA_ERROR_INVALID_VALUE);
+  }
+  if ((context_current()->launched & kernel_bit(launched)) == 0) { /* drivers load a kernel as late as here */
+    wait_is_seen();
+    context_current()->launched |= kernel_bit(launched);
   }
   work *added = work_create(WORK_KERNEL);
   added->run = launched->run;

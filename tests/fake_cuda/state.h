@@ -81,13 +81,15 @@ typedef struct CUctx_st {
   kvf_cu_result error; /* that it is lost by */
   bool is_stalled;
   kvf_cu_stream legacy; /* its default stream */
+  unsigned modules;
+  unsigned launched; /* a bit for each kernel that has been */
 } context;
 
 context *context_of(int device);
 context *context_current(void);
 void context_break(context *lost, kvf_cu_result error);
 void contexts_reset(void);
-unsigned contexts_retained(void);
+void contexts_count(fake_cuda_open *out);
 /* The UUID of one of the host's devices. */
 kvf_cu_uuid device_uuid(unsigned physical);
 

@@ -38,6 +38,9 @@ enum {
   KVF_CUDA_ERROR_ECC_UNCORRECTABLE = 214,
   KVF_CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
   KVF_CUDA_ERROR_NVLINK_UNCORRECTABLE = 220,
+  KVF_CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
+  KVF_CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+  KVF_CUDA_ERROR_JIT_COMPILATION_DISABLED = 223,
   KVF_CUDA_ERROR_CONTAINED = 226,
   KVF_CUDA_ERROR_OPERATING_SYSTEM = 304,
   KVF_CUDA_ERROR_INVALID_HANDLE = 400,
@@ -246,6 +249,7 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*mem_release)(kvf_cu_allocation allocation);
 
   kvf_cu_result (*module_load_data)(kvf_cu_module *module, const void *image);
+  kvf_cu_result (*module_unload)(kvf_cu_module module);
   kvf_cu_result (*module_get_function)(kvf_cu_function *function, kvf_cu_module module, const char *name);
   kvf_cu_result (*launch_kernel)(kvf_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
@@ -299,6 +303,7 @@ typedef struct kvf_cuda_api {
   CALL(cuMemSetAccess, mem_set_access)                                         \
   CALL(cuMemRelease, mem_release)                                              \
   CALL(cuModuleLoadData, module_load_data)                                     \
+  CALL(cuModuleUnload, module_unload)                                          \
   CALL(cuModuleGetFunction, module_get_function)                               \
   CALL(cuLaunchKernel, launch_kernel)
 

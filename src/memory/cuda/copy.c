@@ -62,14 +62,6 @@ static kvf_status post_and_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsign
   return posted != KVF_OK ? posted : recorded;
 }
 
-/* A kernel over a list of `count` entries, and as many blocks as it can use. */
-static kvf_cu_result launch(kvf_cuda_gpu *gpu, kvf_cu_stream stream, kvf_cu_function kernel, size_t count,
-                            void **arguments)
-{
-  const unsigned blocks = count < KVF_CUDA_KERNEL_BLOCKS_MAX ? (unsigned)count : KVF_CUDA_KERNEL_BLOCKS_MAX;
-  return gpu->cuda->api.launch_kernel(kernel, blocks, 1, 1, KVF_CUDA_KERNEL_THREADS, 1, 1, 0, stream, arguments, NULL);
-}
-
 /* Its list lies in the lane's pinned memory until the kernel has ended. */
 static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const pieces *all)
 {
@@ -80,7 +72,7 @@ static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const p
   for (size_t i = 0; i < all->count; i++) {
     list[i] = (kvf_cuda_piece){all->to[i], all->from[i], all->bytes[i]};
   }
-  return launch(gpu, lane->stream, gpu->gather, all->count, arguments);
+  return kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.gather, all->count, arguments);
 }
 
 _Static_assert(KVF_CUDA_PIECES_MAX * sizeof(kvf_cuda_piece) <= KVF_CUDA_HALF_BYTES, "a list fits a half");
@@ -99,7 +91,7 @@ static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu
 static kvf_status copy_pieces(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, pieces *all, uint64_t bytes, uint64_t *posting_ns)
 {
   const uint64_t since_ns = kvf_cuda_now_ns();
-  const bool is_small = gpu->gather != NULL && all->count > 1 && bytes / all->count < KVF_CUDA_GATHER_BYTES;
+  const bool is_small = gpu->kernels.gather != NULL && all->count > 1 && bytes / all->count < KVF_CUDA_GATHER_BYTES;
   kvf_cu_result posted = is_small ? post_gather(gpu, lane, all) : post(gpu, lane->stream, all);
   *posting_ns = kvf_cuda_now_ns() - since_ns;
   return record_and_wait(gpu, lane, posted);
@@ -154,7 +146,8 @@ static kvf_status sum_runs(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct 
   for (size_t i = 0; i < count; i++) {
     list[i] = (kvf_cuda_run){(uintptr_t)runs[i].iov_base, runs[i].iov_len};
   }
-  kvf_status status = record_and_wait(gpu, lane, launch(gpu, lane->stream, gpu->checksums, count, arguments));
+  kvf_status status =
+      record_and_wait(gpu, lane, kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.checksums, count, arguments));
   if (status == KVF_OK) {
     memcpy(out, sums, count * sizeof(*out));
   }
@@ -165,7 +158,7 @@ kvf_status kvf_cuda_checksums(kvf_cuda_gpu *gpu, const struct iovec *runs, size_
 {
   kvf_cuda_stay stay;
   kvf_status status = KVF_NO_MEMORY;
-  if (gpu->checksums == NULL) {
+  if (gpu->kernels.checksums == NULL) {
     return KVF_INVALID;
   }
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {

@@ -288,6 +288,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .batch_bytes_max = UINT64_C(32) << 20,
     .open = open_kind,
     .describe = kvf_cuda_describe,
+    .remark = kvf_cuda_remark,
     .works = works,
     .check = check,
     .copy_in = copy_in,

@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "base/time.h"
 
-#define LOWEST_PRIORITY 1000 /* the driver takes the nearest that it has */
 #define MARKS_FIRST 64
 
 /* A copy within a device takes some 10 us, one to the host 1 ms: at first the core is only offered to others. */
@@ -23,10 +22,15 @@ static atomic_bool is_open[KVF_CUDA_DEVICES_MAX];
 
 /* ---- errors ---- */
 
+static void lose(kvf_cuda_gpu *gpu)
+{
+  atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+}
+
 kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result)
 {
   if (kvf_cuda_is_sticky(result)) {
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+    lose(gpu);
   }
   return kvf_cuda_status(result);
 }
@@ -38,7 +42,7 @@ bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay)
   }
   const bool entered = kvf_cuda_enter(gpu->cuda, gpu->context, stay) == KVF_OK;
   if (!entered) { /* whoever has ended the context has ended all that was in it */
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+    lose(gpu);
   }
   return entered;
 }
@@ -63,7 +67,8 @@ void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
-  kvf_cu_result result = api->stream_create_with_priority(&lane->stream, KVF_CU_STREAM_NON_BLOCKING, LOWEST_PRIORITY);
+  kvf_cu_result result =
+      api->stream_create_with_priority(&lane->stream, KVF_CU_STREAM_NON_BLOCKING, KVF_CUDA_STREAM_PRIORITY);
   for (unsigned half = 0; half < 2 && result == KVF_CUDA_SUCCESS; half++) {
     result = api->event_create(&lane->events[half], KVF_CU_EVENT_DISABLE_TIMING);
   }
@@ -151,7 +156,7 @@ static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
   }
   *since_ns = *since_ns == 0 ? now_ns : *since_ns;
   if (now_ns - *since_ns >= ERROR_NS) {
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+    lose(gpu);
   }
   return !kvf_cuda_is_sticky(result);
 }
@@ -248,19 +253,6 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   return status;
 }
 
-/* The device does without: then whatever they would do is done by copies. */
-static void load_kernels(kvf_cuda_gpu *gpu)
-{
-  const kvf_cuda_api *api = &gpu->cuda->api;
-  kvf_cu_module module;
-  if (api->module_load_data(&module, kvf_cuda_kernels_ptx) != KVF_CUDA_SUCCESS ||
-      api->module_get_function(&gpu->checksums, module, KVF_CUDA_CHECKSUMS_KERNEL) != KVF_CUDA_SUCCESS ||
-      api->module_get_function(&gpu->gather, module, KVF_CUDA_GATHER_KERNEL) != KVF_CUDA_SUCCESS) {
-    gpu->checksums = NULL;
-    gpu->gather = NULL;
-  }
-}
-
 /* What was made until a failure is kept, for the next who tries. */
 static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kvf_cuda_device *device, char *message)
 {
@@ -279,8 +271,8 @@ static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kv
     return kvf_fail(KVF_TRANSFER_FAILED, message, "device %d (%s) has failed", (int)device->ordinal, device->name);
   }
   kvf_status status = stock(gpu);
-  if (status == KVF_OK) {
-    load_kernels(gpu);
+  if (status == KVF_OK && kvf_cuda_is_sticky(kvf_cuda_kernels_load(cuda, &gpu->kernels))) {
+    lose(gpu); /* any other refusal: copies take the kernels' place */
   }
   kvf_cuda_leave(&stay);
   return status == KVF_OK ? KVF_OK

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "memory/cuda/kernels.h"
+#include "memory/cuda/launch.h"
 #include "memory/cuda/load.h"
 #include "memory/cuda/pinned.h"
 #include "memory/stage.h"
@@ -36,8 +36,7 @@ typedef struct kvf_cuda_gpu {
   const kvf_cuda *cuda;          /* constant, as the next two */
   const kvf_cuda_device *device; /* NULL: it has not been opened */
   kvf_cu_context context;
-  kvf_cu_function checksums; /* kernels.h; constant; NULL: the driver takes them not, as the next */
-  kvf_cu_function gather;
+  kvf_cuda_kernels kernels; /* constant once it is open */
   atomic_bool is_lost;
   uint32_t marks_stocked; /* until it is open */
 

@@ -100,16 +100,21 @@ static void expect_read(bool within)
 
 /* ---- what is asked of the driver ---- */
 
+/* And nobody waits: the kernel was launched before. */
 TEST(reads_of_a_full_batch_are_one_call)
 {
   static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyBatchAsync", "cuMemcpyAsync"};
   uint64_t made[3];
   begin_batch(true);
   const uint64_t records = fake_cuda_calls("cuEventRecord");
+  const uint64_t violations = fake_cuda_violations();
   for (size_t i = 0; i < 3; i++) {
     made[i] = fake_cuda_calls(calls[i]);
   }
+  fake_cuda_forbid_waits(true);
   expect_read(true);
+  fake_cuda_forbid_waits(false);
+  assert_int_equal(fake_cuda_violations(), violations);
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(fake_cuda_calls(calls[i]) - made[i],
                      strcmp(calls[i], call_of(true)) == 0 ? calls_for(true, RUNS) : 0);
