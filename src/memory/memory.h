@@ -110,9 +110,12 @@ struct kvf_memory_ops {
    * been given before. False: the device is lost, or cannot do it. NULL: it is so at once. */
   bool (*flush)(uint32_t device);
 
+  /* Whether work that is given to the point's queue now is done in its turn. KVF_INVALID: it is recorded, and done
+   * later or never; or the point is none of the kind's. Else the device refuses. NULL: as mark. */
+  kvf_status (*check_point)(const kvf_ordering_point *point);
   /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
-   * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. Else
-   * the device refused, or there is no memory. */
+   * node's lock. NULL: the kind knows none. KVF_INVALID: as check_point(). Else the device refused, or there is no
+   * memory. */
   kvf_status (*mark)(const kvf_ordering_point *point, void **mark);
   /* Whether it is complete, without waiting. Once it is, it stays so, and what is read or written by anyone afterwards
    * comes after all that was before the point. */

@@ -147,6 +147,10 @@ FAKE_CUDA_API void fake_cuda_forbid_waits(bool forbid);
 /* While it is true a thread of the engine captures a CUDA graph: calls that would end that are violations, too, but of
  * threads whose mode is KVF_CU_STREAM_CAPTURE_MODE_RELAXED. */
 FAKE_CUDA_API void fake_cuda_capture(bool captures);
+/* The stream is captured, by whichever thread: what it is given goes into a graph, events behind it are never complete,
+ * and a batch is refused. So is all work on the legacy stream, if this one is a blocking one. The last two end a
+ * capture, and are violations. */
+FAKE_CUDA_API void fake_cuda_capture_stream(kvf_cu_stream captured, bool captures);
 FAKE_CUDA_API uint64_t fake_cuda_violations(void);
 
 /* What there is at the moment, of this process. */

@@ -129,7 +129,7 @@ kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned
   kvf_cu_result error;
   (void)shared_bytes;
   BEGIN(cuLaunchKernel, NEEDS_CONTEXT);
-  stream *on = stream_of(at, &error);
+  stream *on = stream_for_work(at, &error);
   if (on == NULL || extra != NULL || grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0) {
     return call_end(on == NULL ? error : KVF_CUDA_ERROR_INVALID_VALUE);
   }

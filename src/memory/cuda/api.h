@@ -64,6 +64,9 @@ enum {
   KVF_CUDA_ERROR_NOT_SUPPORTED = 801,
   KVF_CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
   KVF_CUDA_ERROR_MPS_CLIENT_TERMINATED = 810,
+  KVF_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906, /* of the legacy stream, while another is being captured */
+  KVF_CUDA_ERROR_CAPTURED_EVENT = 907,
   KVF_CUDA_ERROR_EXTERNAL_DEVICE = 911
 };
 
@@ -106,6 +109,7 @@ enum { KVF_CU_MEMORYTYPE_HOST = 1, KVF_CU_MEMORYTYPE_DEVICE = 2, KVF_CU_MEMORYTY
 enum { KVF_CU_STREAM_LEGACY = 1, KVF_CU_STREAM_PER_THREAD = 2 };
 enum { KVF_CU_STREAM_DEFAULT = 0, KVF_CU_STREAM_NON_BLOCKING = 1 };
 enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { KVF_CU_STREAM_CAPTURE_STATUS_NONE = 0, KVF_CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
 enum { KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 }; /* cuIpcOpenMemHandle() demands it */
 enum { KVF_CU_MEMHOSTALLOC_PORTABLE = 1 };
@@ -211,6 +215,8 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*stream_create_with_priority)(kvf_cu_stream *stream, unsigned flags, int priority);
   kvf_cu_result (*stream_destroy)(kvf_cu_stream stream);
   kvf_cu_result (*stream_wait_event)(kvf_cu_stream stream, kvf_cu_event event, unsigned flags);
+  /* Ends no capture, not even where it fails. */
+  kvf_cu_result (*stream_is_capturing)(kvf_cu_stream stream, unsigned *status);
   /* *mode becomes the thread's, and what it was. RELAXED: calls that wait or allocate do not end others' captures. */
   kvf_cu_result (*thread_exchange_stream_capture_mode)(unsigned *mode);
   kvf_cu_result (*event_create)(kvf_cu_event *event, unsigned flags);
@@ -282,6 +288,7 @@ typedef struct kvf_cuda_api {
   CALL(cuStreamCreateWithPriority, stream_create_with_priority)                \
   CALL(cuStreamDestroy_v2, stream_destroy)                                     \
   CALL(cuStreamWaitEvent, stream_wait_event)                                   \
+  CALL(cuStreamIsCapturing, stream_is_capturing)                               \
   CALL(cuThreadExchangeStreamCaptureMode, thread_exchange_stream_capture_mode) \
   CALL(cuEventCreate, event_create)                                            \
   CALL(cuEventDestroy_v2, event_destroy)                                       \

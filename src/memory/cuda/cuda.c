@@ -241,6 +241,31 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
 
 /* ---- ordering points ---- */
 
+/* What a stream is given while it is captured becomes part of a graph, and an event behind it is never complete. The
+ * legacy stream would end the capture of a stream that it waits for. To ask ends none. */
+static kvf_status check_stream(kvf_cuda_gpu *gpu, kvf_cu_stream stream)
+{
+  unsigned captured = KVF_CU_STREAM_CAPTURE_STATUS_NONE;
+  kvf_cu_result result = gpu->cuda->api.stream_is_capturing(stream, &captured);
+  if (result == KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return KVF_INVALID;
+  }
+  kvf_status status = kvf_cuda_gpu_status(gpu, result);
+  return status == KVF_OK && captured != KVF_CU_STREAM_CAPTURE_STATUS_NONE ? KVF_INVALID : status;
+}
+
+static kvf_status check_point(const kvf_ordering_point *point)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
+  kvf_cuda_stay stay;
+  if (gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
+    return gpu == NULL ? KVF_INVALID : KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = check_stream(gpu, point->handle);
+  kvf_cuda_leave(&stay);
+  return status;
+}
+
 static kvf_status mark_point(const kvf_ordering_point *point, void **out)
 {
   kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
@@ -252,7 +277,10 @@ static kvf_status mark_point(const kvf_ordering_point *point, void **out)
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = kvf_cuda_mark_take(gpu, &mark);
+  kvf_status status = check_stream(gpu, point->handle);
+  if (status == KVF_OK) {
+    status = kvf_cuda_mark_take(gpu, &mark);
+  }
   if (status == KVF_OK) {
     status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, point->handle));
     if (status != KVF_OK) {
@@ -300,6 +328,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .checksums = checksums,
     .within = kvf_cuda_within,
     .flush = kvf_cuda_flush,
+    .check_point = check_point,
     .mark = mark_point,
     .is_complete = is_complete,
     .unmark = unmark,

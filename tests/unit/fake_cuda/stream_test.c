@@ -283,6 +283,59 @@ TEST(each_thread_has_a_stream_of_its_own)
   assert_int_not_equal(gpu_byte(at), 0);
 }
 
+/* What a captured stream is given goes into a graph, that nobody launches here. */
+TEST(a_captured_stream_does_nothing)
+{
+  gpu_begin(1, true);
+  const kvf_cu_memory at = gpu_allocate(BYTES);
+  kvf_cu_memory pieces[] = {at};
+  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  size_t size = 1;
+  size_t first = 0;
+  size_t failed;
+  unsigned status = 99;
+  kvf_cu_stream stream = gpu_stream();
+  assert_int_equal(gpu->stream_is_capturing(stream, &status), KVF_CUDA_SUCCESS);
+  assert_int_equal(status, KVF_CU_STREAM_CAPTURE_STATUS_NONE);
+  fake_cuda_capture_stream(stream, true);
+  assert_int_equal(gpu->stream_is_capturing(stream, &status), KVF_CUDA_SUCCESS);
+  assert_int_equal(status, KVF_CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  gpu_fill(stream, at, BYTES, 1);
+  kvf_cu_event event = gpu_record(stream);
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_ERROR_CAPTURED_EVENT);
+  assert_int_equal(fake_cuda_count().works, 0);
+  assert_int_equal(fake_cuda_violations(), 0);
+  assert_int_equal(gpu->memcpy_batch_async(pieces, pieces, &size, 1, &attributes, &first, 1, &failed, stream),
+                   KVF_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  assert_int_equal(fake_cuda_violations(), 1);
+  fake_cuda_capture_stream(stream, false);
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_ERROR_CAPTURED_EVENT);
+  assert_int_equal(gpu->event_record(event, stream), KVF_CUDA_SUCCESS);
+  gpu_finish();
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu_byte(at), 0);
+}
+
+TEST(the_legacy_stream_cannot_be_used_while_one_that_it_waits_for_is_captured)
+{
+  unsigned status = 99;
+  kvf_cu_stream blocking;
+  gpu_begin(1, true);
+  const kvf_cu_memory at = gpu_allocate(BYTES);
+  kvf_cu_event event = gpu_event();
+  kvf_cu_stream stream = gpu_stream();
+  fake_cuda_capture_stream(stream, true);
+  assert_int_equal(gpu->stream_is_capturing(NULL, &status), KVF_CUDA_SUCCESS); /* that one it does not wait for */
+  assert_int_equal(gpu->stream_create_with_priority(&blocking, KVF_CU_STREAM_DEFAULT, 0), KVF_CUDA_SUCCESS);
+  fake_cuda_capture_stream(blocking, true);
+  assert_int_equal(gpu->stream_is_capturing(NULL, &status), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(fake_cuda_violations(), 0);
+  assert_int_equal(gpu->event_record(event, NULL), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(gpu->memcpy_async(at, at, 1, NULL), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(gpu->stream_wait_event(NULL, event, 0), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(fake_cuda_violations(), 3);
+}
+
 TEST(streams_and_events_are_of_their_context)
 {
   gpu_begin(1, true);

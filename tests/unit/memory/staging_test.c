@@ -314,6 +314,22 @@ TEST(calls_that_make_no_sense)
   kvf_staging_close(NULL);
 }
 
+/* Nothing has been begun, and the next is as good as ever. */
+TEST(a_copy_is_not_captured)
+{
+  begin_on_device();
+  const kvf_ordering_point on = on_engine();
+  const uint64_t violations = fake_cuda_violations();
+  fake_cuda_capture_stream(engine, true);
+  assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_INVALID);
+  fake_cuda_capture_stream(engine, false);
+  assert_int_equal(fake_cuda_violations(), violations);
+  assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_OK);
+  wait_copied(1);
+  assert_device_copied();
+  end();
+}
+
 TEST(pools_that_it_cannot_be_for)
 {
   begin_on_host();
