@@ -50,7 +50,8 @@ fake_cuda_settings fake_cuda_defaults(void)
       .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
       .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
       .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0,
-      .told_of_imports = (unsigned)number_of("KVFERRY_FAKE_CUDA_IMPORTS", FAKE_CUDA_TELLS_ALL)};
+      .told_of_imports = (unsigned)number_of("KVFERRY_FAKE_CUDA_IMPORTS", FAKE_CUDA_TELLS_ALL),
+      .maps_for_reading = number_of("KVFERRY_FAKE_CUDA_READ_ONLY", 1) != 0};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {
@@ -202,6 +203,13 @@ void fake_cuda_capture(bool captures)
 {
   (void)pthread_mutex_lock(&fake.lock);
   fake.captures = captures;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_map_for_reading(bool maps)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.settings.maps_for_reading = maps;
   (void)pthread_mutex_unlock(&fake.lock);
 }
 

@@ -12,8 +12,8 @@
  *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
- * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1), _NETWORK_ORDER (0), _NUMA_NODE (0), _HOST_POINTERS (1) and
- * _IMPORTS (FAKE_CUDA_TELLS_ALL), as in fake_cuda_settings.
+ * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1), _NETWORK_ORDER (0), _NUMA_NODE (0), _HOST_POINTERS (1),
+ * _IMPORTS (FAKE_CUDA_TELLS_ALL) and _READ_ONLY (1), as in fake_cuda_settings.
  */
 #ifndef KVF_TESTS_FAKE_CUDA_H
 #define KVF_TESTS_FAKE_CUDA_H
@@ -72,6 +72,7 @@ typedef struct fake_cuda_settings {
   int numa_node;                           /* nearest to the host's first device, one more for each after it; or -1 */
   bool has_host_pointers;                  /* what is registered is there for devices at the host's address */
   unsigned told_of_imports;                /* FAKE_CUDA_TELLS_ */
+  bool maps_for_reading;                   /* else it refuses mappings that can only be read */
 } fake_cuda_settings;
 
 /* As the environment says. */
@@ -79,6 +80,8 @@ FAKE_CUDA_API fake_cuda_settings fake_cuda_defaults(void);
 /* As after a process' start: all contexts, memory, work, counts and faults are gone. Nobody else calls meanwhile. */
 FAKE_CUDA_API void fake_cuda_reset(const fake_cuda_settings *settings);
 
+/* maps_for_reading, from here on. */
+FAKE_CUDA_API void fake_cuda_map_for_reading(bool maps);
 /* FAKE_CUDA_TELLS_, from here on. */
 FAKE_CUDA_API void fake_cuda_tell_of_imports(unsigned told);
 

@@ -27,11 +27,35 @@ static void lose(kvf_cuda_gpu *gpu)
   atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
 }
 
-kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result)
+/* That error alone, for ERROR_NS: so answers a card that has fallen off the bus. */
+static bool is_gone(kvf_cuda_gpu *gpu, kvf_cu_result result)
 {
-  if (kvf_cuda_is_sticky(result)) {
+  uint_fast64_t since_ns = atomic_load_explicit(&gpu->unknown_since_ns, memory_order_relaxed);
+  if (result != KVF_CUDA_ERROR_UNKNOWN) {
+    if (since_ns != 0) {
+      atomic_store_explicit(&gpu->unknown_since_ns, 0, memory_order_relaxed);
+    }
+    return false;
+  }
+  const uint64_t now_ns = kvf_cuda_now_ns();
+  return !atomic_compare_exchange_strong_explicit(&gpu->unknown_since_ns, &(uint_fast64_t){0}, now_ns,
+                                                  memory_order_relaxed, memory_order_relaxed) &&
+         now_ns - since_ns >= ERROR_NS;
+}
+
+/* Then nothing on it goes on any more. */
+static bool is_lost_by(kvf_cuda_gpu *gpu, kvf_cu_result result)
+{
+  const bool is_lost = is_gone(gpu, result) || kvf_cuda_is_sticky(result);
+  if (is_lost) {
     lose(gpu);
   }
+  return is_lost;
+}
+
+kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result)
+{
+  (void)is_lost_by(gpu, result);
   return kvf_cuda_status(result);
 }
 
@@ -145,11 +169,14 @@ uint64_t kvf_cuda_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* What is under way is over when its event is complete, or when its context is known to be lost. Of any other error
+/* What is under way is over when its event is complete, or when its device is known to be lost. Of any other error
  * nobody knows: it may pass, and if it does not, the node is not healthy, but whoever waits goes on waiting. */
 static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
 {
   const uint64_t now_ns = kvf_cuda_now_ns();
+  if (is_lost_by(gpu, result)) {
+    return false;
+  }
   if (result == KVF_CUDA_ERROR_NOT_READY) {
     *since_ns = 0;
     return true;
@@ -158,7 +185,7 @@ static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
   if (now_ns - *since_ns >= ERROR_NS) {
     lose(gpu);
   }
-  return !kvf_cuda_is_sticky(result);
+  return true;
 }
 
 kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)

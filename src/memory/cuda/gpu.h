@@ -38,7 +38,9 @@ typedef struct kvf_cuda_gpu {
   kvf_cu_context context;
   kvf_cuda_kernels kernels; /* constant once it is open */
   atomic_bool is_lost;
-  uint32_t marks_stocked; /* until it is open */
+  atomic_bool maps_for_writing;          /* its driver has refused a mapping that can only be read, and only that */
+  atomic_uint_fast64_t unknown_since_ns; /* all that was heard since is KVF_CUDA_ERROR_UNKNOWN; 0: something else was */
+  uint32_t marks_stocked;                /* until it is open */
 
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t given;

@@ -299,16 +299,26 @@ static int fetch_fd(pid_t pid, int32_t fd)
   return fetched;
 }
 
-/* Reading is all that is asked for; older drivers may know no mapping that can only be read. */
+static kvf_cu_result allow_as(const import_state *state, kvf_cu_memory at, size_t bytes, unsigned flags)
+{
+  const kvf_cu_mem_access_desc access = {{KVF_CU_MEM_LOCATION_TYPE_DEVICE, state->gpu->device->ordinal}, flags};
+  return state->gpu->cuda->api.mem_set_access(at, bytes, &access, 1);
+}
+
+/* Reading is all that is wanted. Drivers that know no mapping for that alone are asked once. */
 static kvf_cu_result allow(const import_state *state, kvf_cu_memory at, size_t bytes)
 {
-  const kvf_cuda *cuda = state->gpu->cuda;
-  kvf_cu_mem_access_desc access = {{KVF_CU_MEM_LOCATION_TYPE_DEVICE, state->gpu->device->ordinal},
-                                   KVF_CU_MEM_ACCESS_FLAGS_PROT_READ};
-  kvf_cu_result result = cuda->api.mem_set_access(at, bytes, &access, 1);
+  atomic_bool *for_writing = &state->gpu->maps_for_writing;
+  const bool is_known = atomic_load_explicit(for_writing, memory_order_relaxed);
+  kvf_cu_result result = KVF_CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_known) {
+    result = allow_as(state, at, bytes, KVF_CU_MEM_ACCESS_FLAGS_PROT_READ);
+  }
   if (result != KVF_CUDA_SUCCESS && !kvf_cuda_is_sticky(result)) {
-    access.flags = KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = cuda->api.mem_set_access(at, bytes, &access, 1);
+    result = allow_as(state, at, bytes, KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (result == KVF_CUDA_SUCCESS && !is_known) {
+      atomic_store_explicit(for_writing, true, memory_order_relaxed);
+    }
   }
   return result;
 }

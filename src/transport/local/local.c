@@ -521,6 +521,7 @@ static void *worker_main(void *argument)
   kvf_local *local = worker->local;
   bool has_copied = false;
   uint64_t again_ns = 0;
+  kvf_thread_sleep_exactly();
   (void)pthread_mutex_lock(&local->lock);
   worker->thread = pthread_self();
   kvf_list_push_back(&local->workers, &worker->in_workers);

@@ -336,6 +336,24 @@ TEST(an_error_is_not_completion)
   cuda->unmark(mark);
 }
 
+/* Only a device that says nothing else for a second is lost: cuda_read_test.c. */
+TEST(an_unknown_error_that_passes_is_no_loss)
+{
+  begin();
+  fake_cuda_stall_device(0, true);
+  void *mark = mark_on(engine);
+  for (unsigned i = 0; i < 2; i++) {
+    fake_cuda_fail("cuEventQuery", KVF_CUDA_ERROR_UNKNOWN, 0, 1);
+    assert_false(cuda->is_complete(mark));
+    assert_true(cuda->works(0));
+    assert_false(cuda->is_complete(mark)); /* it answers */
+    (void)usleep(i == 0 ? 1100000 : 0);
+  }
+  fake_cuda_stall_device(0, false);
+  wait_for(mark);
+  cuda->unmark(mark);
+}
+
 /* ---- among points of all kinds ---- */
 
 TEST(points_know_the_kind)

@@ -266,12 +266,14 @@ TEST(reads_wait_although_no_event_is_recorded_at_once)
 
 TEST(reads_wait_although_the_driver_does_not_say)
 {
-  for (unsigned within = 0; within < 2; within++) {
+  static const kvf_cu_result errors[] = {KVF_CUDA_ERROR_INVALID_VALUE, KVF_CUDA_ERROR_UNKNOWN};
+  for (unsigned i = 0; i < 4; i++) {
+    const unsigned within = i % 2;
     kind_reading reading;
     begin_batch(within == 1);
     const uint64_t asked = fake_cuda_calls("cuEventQuery");
     fake_cuda_stall_device(0, true);
-    fake_cuda_fail("cuEventQuery", KVF_CUDA_ERROR_INVALID_VALUE, 2, 5);
+    fake_cuda_fail("cuEventQuery", errors[i / 2], 2, 5);
     kind_reading_start(&reading, &batch);
     kind_wait_calls("cuEventQuery", asked + 20);
     assert_false(atomic_load(&reading.side.is_done));
@@ -472,8 +474,15 @@ static void lose_while_reading(kvf_cu_result error)
 static void lose_before(const char *what, void *mark)
 {
   uint64_t bytes;
-  fake_cuda_break(0, KVF_CUDA_ERROR_ILLEGAL_ADDRESS);
-  if (strcmp(what, "read") == 0) {
+  fake_cuda_break(0, strcmp(what, "unknown") == 0 ? KVF_CUDA_ERROR_UNKNOWN : KVF_CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (strcmp(what, "unknown") == 0) { /* it takes a second of that */
+    assert_false(cuda->is_complete(mark));
+    assert_true(cuda->works(0));
+    while (cuda->works(0)) {
+      assert_false(cuda->is_complete(mark));
+      pause_some();
+    }
+  } else if (strcmp(what, "read") == 0) {
     assert_int_equal(kind_step(getpid(), &batch, &bytes), KVF_TRANSFER_FAILED);
   } else {
     assert_false(cuda->is_complete(mark));
@@ -504,7 +513,8 @@ static int lose(const char *how)
 TEST(a_device_that_is_lost_meanwhile_ends_all)
 {
   static const kvf_cu_result errors[] = {KVF_CUDA_ERROR_ILLEGAL_ADDRESS, KVF_CUDA_ERROR_LAUNCH_FAILED,
-                                         KVF_CUDA_ERROR_ECC_UNCORRECTABLE, KVF_CUDA_ERROR_CONTEXT_IS_DESTROYED};
+                                         KVF_CUDA_ERROR_ECC_UNCORRECTABLE, KVF_CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                                         KVF_CUDA_ERROR_UNKNOWN};
   for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
     char mode[32];
     (void)snprintf(mode, sizeof(mode), "lose %u", errors[i]);
@@ -516,6 +526,7 @@ TEST(a_loss_is_noticed_by_what_comes_next)
 {
   run_in_child("lose read");
   run_in_child("lose mark");
+  run_in_child("lose unknown");
 }
 
 int main(int argc, char **argv)

@@ -84,6 +84,56 @@ static void open_pinned(pair_node *n, const char *thread_cpus)
   assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &batch), 0);
 }
 
+/* How much longer than it asks for the thread may sleep, in nanoseconds. */
+static long slack_of(const char *thread)
+{
+  char path[300];
+  char text[32] = "";
+  (void)snprintf(path, sizeof(path), "/proc/%s/timerslack_ns", thread);
+  FILE *file = fopen(path, "re");
+  const bool is_read = file != NULL && fgets(text, sizeof(text), file) != NULL;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return is_read ? strtol(text, NULL, 10) : 1; /* the kernel tells not everybody */
+}
+
+static bool is_named(const char *thread, const char *wanted)
+{
+  char path[300];
+  char name[32] = "";
+  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "re");
+  const bool is = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, wanted, strlen(wanted)) == 0;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return is;
+}
+
+/* Those that look at a device again and again. */
+TEST(threads_that_poll_sleep_exactly)
+{
+  static const char *const names[] = {"kvf-copy", "kvf-checksums", "kvf-ordering"};
+  static const pair_option options[] = {{"transports", "local"}, {"checksum", "on"}, {"memory", "cuda"}, {NULL, NULL}};
+  pair_node n;
+  unsigned found = 0;
+  pair_open_node(&n, options);
+  DIR *threads = opendir("/proc/self/task");
+  assert_non_null(threads);
+  for (const struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
+    for (size_t i = 0; i < 3; i++) {
+      if (is_named(entry->d_name, names[i])) {
+        found |= 1U << i;
+        assert_int_equal(slack_of(entry->d_name), 1);
+      }
+    }
+  }
+  (void)closedir(threads);
+  assert_int_equal(found, 7);
+  pair_close_node(&n);
+}
+
 CPUS_TEST(threads_do_not_inherit_the_openers_pinning)
 {
   pair_node n;
