@@ -37,12 +37,20 @@ typedef struct kvf_memory_source {
   uint64_t region_bytes; /* that are to be there */
 } kvf_memory_source;
 
+/* How a device brings many runs together; 0 of each: as its kind does it. */
+typedef struct kvf_memory_gather {
+  uint32_t bytes;   /* runs shorter than that, on average, by a kernel of its own */
+  uint32_t blocks;  /* of that kernel, at most */
+  uint32_t threads; /* of each block */
+} kvf_memory_gather;
+
 /* Runs of equal length, from a peer's regions to ours, of which those before `first` have been read. */
 typedef struct kvf_memory_batch {
   const kvf_memory_import *import; /* of the first run; the others' come from the same process, for the same device */
   const kvf_memory_ops *into;      /* the kind of `to`: addressable, or that of the import */
   size_t first;
   size_t count;
+  kvf_memory_gather gather;
   kvf_read_work *work;                              /* read() adds what a device took */
   struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
   struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */

@@ -143,6 +143,8 @@ FAKE_CUDA_API void fake_cuda_break(int device, kvf_cu_result error);
 /* ---- what was seen ---- */
 
 FAKE_CUDA_API uint64_t fake_cuda_calls(const char *call);
+/* Of the last cuLaunchKernel(), in one dimension. */
+FAKE_CUDA_API void fake_cuda_last_launch(unsigned *blocks, unsigned *threads);
 /* While it is true calls that allocate memory, or wait for a stream or context, are violations; they are made all the
  * same. So are copies from and to memory that is not pinned, and the first launch of each kernel in a context, for
  * which the driver waits. */

@@ -117,6 +117,17 @@ kvf_cu_result cuModuleGetFunction(kvf_cu_function *out, kvf_cu_module from, cons
   return call_end(KVF_CUDA_ERROR_NOT_FOUND);
 }
 
+static unsigned last_blocks;
+static unsigned last_threads;
+
+void fake_cuda_last_launch(unsigned *blocks, unsigned *threads)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  *blocks = last_blocks;
+  *threads = last_threads;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
 static unsigned kernel_bit(const function *of)
 {
   return 1U << (of - kernels);
@@ -139,6 +150,8 @@ kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned
   }
   work *added = work_create(WORK_KERNEL);
   added->run = launched->run;
+  last_blocks = grid_x;
+  last_threads = block_x;
   added->launch = (fake_cuda_launch){
       .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .device = context_current()->device};
   for (size_t i = 0; i < launched->arguments_count; i++) {

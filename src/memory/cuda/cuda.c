@@ -215,6 +215,16 @@ static kvf_status import_region(const kvf_memory_source *source, kvf_memory_impo
   return status;
 }
 
+/* By the path that it takes, unless that is said. */
+static kvf_memory_gather gather_of(const kvf_memory_batch *batch)
+{
+  kvf_memory_gather gather = batch->gather;
+  if (gather.bytes == 0) {
+    gather.bytes = kvf_cuda_import_is_of_reader(batch->import) ? KVF_CUDA_GATHER_BYTES : KVF_CUDA_GATHER_PEER_BYTES;
+  }
+  return gather;
+}
+
 static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 {
   const struct iovec *to = &batch->to[batch->first];
@@ -228,8 +238,9 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count, &posting_ns)
-                                                      : kvf_cuda_copy_out(gpu, to, from, count);
+  kvf_status status = batch->into == &kvf_memory_cuda
+                          ? kvf_cuda_copy_within(gpu, gather_of(batch), to, from, count, &posting_ns)
+                          : kvf_cuda_copy_out(gpu, to, from, count);
   kvf_cuda_import_leave(batch->import);
   batch->work->device_posting_ns += posting_ns;
   batch->work->device_copy_ns += kvf_cuda_now_ns() - since_ns;

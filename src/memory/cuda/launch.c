@@ -1,10 +1,10 @@
 #include "memory/cuda/launch.h"
 
-kvf_cu_result kvf_cuda_launch(const kvf_cuda *cuda, kvf_cu_stream stream, kvf_cu_function kernel, size_t count,
-                              void **arguments)
+kvf_cu_result kvf_cuda_launch(const kvf_cuda *cuda, kvf_cu_stream stream, kvf_cu_function kernel, kvf_cuda_shape shape,
+                              size_t count, void **arguments)
 {
-  const unsigned blocks = count < KVF_CUDA_KERNEL_BLOCKS_MAX ? (unsigned)count : KVF_CUDA_KERNEL_BLOCKS_MAX;
-  return cuda->api.launch_kernel(kernel, blocks, 1, 1, KVF_CUDA_KERNEL_THREADS, 1, 1, 0, stream, arguments, NULL);
+  const unsigned blocks = count < shape.blocks ? (unsigned)count : shape.blocks;
+  return cuda->api.launch_kernel(kernel, blocks, 1, 1, shape.threads, 1, 1, 0, stream, arguments, NULL);
 }
 
 /* Over nothing: none reads its list then. */
@@ -12,8 +12,9 @@ static kvf_cu_result launch_both(const kvf_cuda *cuda, const kvf_cuda_kernels *k
 {
   uint64_t nothing = 0;
   void *arguments[] = {&nothing, &nothing, &nothing};
-  kvf_cu_result result = kvf_cuda_launch(cuda, stream, kernels->checksums, 1, arguments);
-  return result == KVF_CUDA_SUCCESS ? kvf_cuda_launch(cuda, stream, kernels->gather, 1, arguments) : result;
+  kvf_cu_result result = kvf_cuda_launch(cuda, stream, kernels->checksums, kvf_cuda_usual_shape, 1, arguments);
+  return result == KVF_CUDA_SUCCESS ? kvf_cuda_launch(cuda, stream, kernels->gather, kvf_cuda_usual_shape, 1, arguments)
+                                    : result;
 }
 
 static kvf_cu_result wait_for(const kvf_cuda *cuda, kvf_cu_stream stream)

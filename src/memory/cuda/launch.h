@@ -23,8 +23,16 @@ kvf_cu_result kvf_cuda_kernels_load(const kvf_cuda *cuda, kvf_cuda_kernels *out)
 /* Likewise; nothing of them is under way. */
 void kvf_cuda_kernels_unload(const kvf_cuda *cuda, kvf_cuda_kernels *kernels);
 
+/* Of a launch. */
+typedef struct kvf_cuda_shape {
+  unsigned blocks; /* at most */
+  unsigned threads;
+} kvf_cuda_shape;
+
+static const kvf_cuda_shape kvf_cuda_usual_shape = {KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS};
+
 /* Over a list of `count` entries, with as many blocks as it can use. */
-kvf_cu_result kvf_cuda_launch(const kvf_cuda *cuda, kvf_cu_stream stream, kvf_cu_function kernel, size_t count,
-                              void **arguments);
+kvf_cu_result kvf_cuda_launch(const kvf_cuda *cuda, kvf_cu_stream stream, kvf_cu_function kernel, kvf_cuda_shape shape,
+                              size_t count, void **arguments);
 
 #endif

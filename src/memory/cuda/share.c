@@ -42,6 +42,7 @@ _Static_assert(sizeof(shared_region) <= KVF_MEMORY_EXPORT_BYTES_MAX, "an export 
 /* A region of another process, mapped here. */
 typedef struct import_state {
   kvf_cuda_gpu *gpu;
+  bool is_of_gpu;       /* else of another device */
   kvf_cuda_own *own;    /* NULL: it is another process' */
   kvf_cu_memory opened; /* of an IPC handle; 0: none is open */
   kvf_cu_memory reserved;
@@ -63,6 +64,11 @@ void kvf_cuda_import_leave(const kvf_memory_import *import)
   if (((const import_state *)import->state)->own != NULL) {
     kvf_cuda_own_leave();
   }
+}
+
+bool kvf_cuda_import_is_of_reader(const kvf_memory_import *import)
+{
+  return ((const import_state *)import->state)->is_of_gpu;
 }
 
 /* ---- exporting ---- */
@@ -498,6 +504,7 @@ kvf_status kvf_cuda_import(const kvf_memory_source *source, kvf_memory_import *o
     return kvf_fail(KVF_NO_MEMORY, message, "no memory");
   }
   state->gpu = gpu;
+  state->is_of_gpu = memcmp(&shared.device, &gpu->device->uuid, sizeof(shared.device)) == 0;
   state->files_count = shared.files_count;
   status = kvf_fail(KVF_TRANSFER_SETUP, message, "the device is lost");
   if (kvf_cuda_gpu_enter(gpu, &stay)) {

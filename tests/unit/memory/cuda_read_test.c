@@ -122,22 +122,72 @@ TEST(reads_of_a_full_batch_are_one_call)
   assert_int_equal(fake_cuda_calls("cuEventRecord") - records, 1);
 }
 
+/* Of runs of so many bytes, from the import. */
+static void expect_kernels(const kvf_memory_import *from, kvf_memory_gather gather, size_t bytes, uint64_t expected)
+{
+  uint64_t read;
+  begin();
+  kind_batch(&batch, from, cuda, (void *)(uintptr_t)ours, bytes, BYTES / bytes);
+  batch.gather = gather;
+  const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
+  assert_int_equal(kind_step(getpid(), &batch, &read), KVF_OK);
+  assert_int_equal(fake_cuda_calls("cuLaunchKernel") - kernels, has_kernels() ? expected : 0);
+  assert_true(kind_is_written(ours_view, BYTES, 1));
+}
+
 /* A kernel has nothing to save there, and takes processors from the engine. */
 TEST(reads_of_long_runs_are_no_kernels)
 {
-  for (size_t bytes = KVF_CUDA_GATHER_BYTES; bytes <= BYTES; bytes *= 2) {
-    begin();
-    kind_batch(&batch, &import, cuda, (void *)(uintptr_t)ours, bytes, BYTES / bytes);
-    const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
-    expect_read(true);
-    assert_int_equal(fake_cuda_calls("cuLaunchKernel"), kernels);
-  }
+  static const kvf_memory_gather usual = {0};
   begin();
+  for (size_t bytes = KVF_CUDA_GATHER_BYTES; bytes <= BYTES; bytes *= 2) {
+    expect_kernels(&import, usual, bytes, 0);
+  }
+  expect_kernels(&import, usual, KVF_CUDA_GATHER_BYTES / 2, 1);
   kind_batch(&batch, &import, cuda, (void *)(uintptr_t)ours, 1000, 1); /* nor is one that is alone */
   const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
   uint64_t bytes;
   assert_int_equal(kind_step(getpid(), &batch, &bytes), KVF_OK);
   assert_int_equal(fake_cuda_calls("cuLaunchKernel"), kernels);
+}
+
+/* Which the memory's process names: here as if it were another's. */
+TEST(reads_from_another_device_are_kernels_up_to_less)
+{
+  static const kvf_memory_gather usual = {0};
+  begin();
+  kind_export shared = kind_share(theirs, BYTES);
+  kvf_memory_import other;
+  const kind_export truth = shared;
+  shared.bytes[0] ^= 1; /* of the device's UUID */
+  assert_int_equal(kind_import(getpid(), 0, &shared, BYTES, &other), KVF_OK);
+  expect_kernels(&other, usual, KVF_CUDA_GATHER_PEER_BYTES, 0);
+  expect_kernels(&other, usual, KVF_CUDA_GATHER_PEER_BYTES / 2, 1);
+  cuda->release(&other);
+  cuda->unexport(truth.bytes);
+}
+
+TEST(reads_gather_as_they_are_told)
+{
+  static const struct {
+    kvf_memory_gather gather;
+    uint64_t kernels;
+    unsigned blocks;
+    unsigned threads;
+  } rows[] = {{{.bytes = 1}, 0, 0, 0},
+              {{.bytes = 4096}, 0, 0, 0},
+              {{.bytes = 4097}, 1, KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS},
+              {{.blocks = 3}, 1, 3, KVF_CUDA_KERNEL_THREADS},
+              {{.blocks = 1024, .threads = 32}, 1, 1024, 32},
+              {{.threads = 255}, 1, KVF_CUDA_KERNEL_BLOCKS_MAX, 224}};
+  begin();
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    unsigned blocks;
+    unsigned threads;
+    expect_kernels(&import, rows[i].gather, 4096, rows[i].kernels);
+    fake_cuda_last_launch(&blocks, &threads);
+    assert_true(!has_kernels() || rows[i].kernels == 0 || (blocks == rows[i].blocks && threads == rows[i].threads));
+  }
 }
 
 TEST(reads_say_what_they_took)

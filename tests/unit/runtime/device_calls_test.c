@@ -38,6 +38,8 @@ static void hear(void *context, kvf_log_level level, const char *line)
   }
 }
 
+static const char *gather_bytes = "0"; /* the option */
+
 static void open_rank(rank *one, uint32_t regions_count, uint32_t block_bytes)
 {
   kvf_config config;
@@ -49,6 +51,7 @@ static void open_rank(rank *one, uint32_t regions_count, uint32_t block_bytes)
   assert_int_equal(kvf_config_set(&config, "transports", "local", message), KVF_OK);
   assert_int_equal(kvf_config_set(&config, "listen", "127.0.0.1", message), KVF_OK);
   assert_int_equal(kvf_config_set(&config, "cuda_library", FAKE_CUDA_LIBRARY, message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "device_gather_bytes", gather_bytes, message), KVF_OK);
   assert_int_equal(kvf_config_identity(&config, "model", "llama"), KVF_OK);
   assert_int_equal(kvf_node_open(&config, &one->node, message), KVF_OK);
   one->regions_count = regions_count;
@@ -174,12 +177,29 @@ static calls calls_of_a_load(uint32_t regions_count, uint32_t block_bytes)
   return made;
 }
 
+static bool has_kernels(void)
+{
+  return fake_cuda_defaults().has_compiler;
+}
+
 TEST(pieces_that_lie_apart_take_few_calls)
 {
   const calls made = calls_of_a_load(LAYERS, LAYER_BYTES);
   assert_int_equal(made.pieces, LAYERS * BLOCKS);
-  assert_true(made.batches <= 12);
+  assert_true(has_kernels() ? made.batches == 0 && made.kernels <= 12 : made.batches <= 12 && made.kernels == 0);
   assert_int_equal(made.copies, 0);
+  assert_true(made.events <= 14);
+  assert_int_equal(made.violations, 0);
+}
+
+/* As the option says. */
+TEST(pieces_are_a_drivers_where_the_kernel_is_not_to_copy)
+{
+  gather_bytes = "1";
+  const calls made = calls_of_a_load(LAYERS, LAYER_BYTES);
+  gather_bytes = "0";
+  assert_true(made.batches > 0 && made.batches <= 12);
+  assert_int_equal(made.kernels, 0);
   assert_true(made.events <= 14);
   assert_int_equal(made.violations, 0);
 }
@@ -195,13 +215,12 @@ TEST(layers_that_lie_together_are_one_piece)
 /* 2,560 and more pieces a chunk: a longer batch breaks the fake, as it has broken drivers. */
 TEST(small_pieces_are_a_kernels)
 {
-  const bool has_kernels = fake_cuda_defaults().has_compiler;
   atomic_store(&remarks, 0);
   const calls made = calls_of_a_load(LAYERS, 4096);
-  assert_int_equal(atomic_load(&remarks), has_kernels ? 0 : 2); /* one a registration */
+  assert_int_equal(atomic_load(&remarks), has_kernels() ? 0 : 2); /* one a registration */
   assert_int_equal(made.pieces, LAYERS * BLOCKS);
-  assert_int_equal(made.batches, has_kernels ? 0 : 4);
-  assert_int_equal(made.kernels, has_kernels ? 4 : 0);
+  assert_int_equal(made.batches, has_kernels() ? 0 : 4);
+  assert_int_equal(made.kernels, has_kernels() ? 4 : 0);
   assert_int_equal(made.violations, 0);
 }
 
