@@ -215,31 +215,112 @@ static kvf_status import_region(const kvf_memory_source *source, kvf_memory_impo
   return status;
 }
 
-static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+/* By the path that it takes, unless that is said. */
+static kvf_memory_gather gather_of(const kvf_memory_batch *batch)
+{
+  kvf_memory_gather gather = batch->gather;
+  if (gather.bytes == 0) {
+    gather.bytes = kvf_cuda_import_is_of_reader(batch->import) ? KVF_CUDA_GATHER_BYTES : KVF_CUDA_GATHER_PEER_BYTES;
+  }
+  return gather;
+}
+
+static uint64_t bytes_of(const struct iovec *runs, size_t count)
+{
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    bytes += runs[i].iov_len;
+  }
+  return bytes;
+}
+
+static kvf_status begin_batch(const kvf_memory_batch *batch, kvf_memory_step *step)
 {
   const struct iovec *to = &batch->to[batch->first];
   const struct iovec *from = &batch->from[batch->first];
   const size_t count = batch->count - batch->first;
-  const uint64_t since_ns = kvf_cuda_now_ns();
   uint64_t posting_ns = 0;
   kvf_cuda_gpu *gpu;
-  (void)pid;
-  *bytes = 0;
+  kvf_cuda_lane *lane = NULL;
+  *step = (kvf_memory_step){.import = batch->import, .bytes = bytes_of(to, count), .since_ns = kvf_cuda_now_ns()};
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count, &posting_ns)
-                                                      : kvf_cuda_copy_out(gpu, to, from, count);
-  kvf_cuda_import_leave(batch->import);
+  kvf_status status = kvf_cuda_begin_within(gpu, gather_of(batch), to, from, count, &lane, &posting_ns);
+  if (status != KVF_OK) {
+    kvf_cuda_import_leave(batch->import);
+  }
+  step->state = lane;
   batch->work->device_posting_ns += posting_ns;
+  return status;
+}
+
+static kvf_status finish_batch(kvf_memory_step *step, kvf_read_work *work)
+{
+  kvf_status status = kvf_cuda_finish(kvf_cuda_import_gpu(step->import), step->state);
+  kvf_cuda_import_leave(step->import);
+  work->device_copy_ns += kvf_cuda_now_ns() - step->since_ns;
+  return status;
+}
+
+static kvf_status read_into_host(const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  const struct iovec *to = &batch->to[batch->first];
+  const size_t count = batch->count - batch->first;
+  const uint64_t since_ns = kvf_cuda_now_ns();
+  kvf_cuda_gpu *gpu;
+  if (!kvf_cuda_import_enter(batch->import, &gpu)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = kvf_cuda_copy_out(gpu, to, &batch->from[batch->first], count);
+  kvf_cuda_import_leave(batch->import);
   batch->work->device_copy_ns += kvf_cuda_now_ns() - since_ns;
-  for (size_t i = 0; status == KVF_OK && i < count; i++) {
-    *bytes += to[i].iov_len;
+  *bytes = status == KVF_OK ? bytes_of(to, count) : 0;
+  return status;
+}
+
+static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  kvf_memory_step step;
+  (void)pid;
+  *bytes = 0;
+  if (batch->into != &kvf_memory_cuda) {
+    return read_into_host(batch, bytes);
+  }
+  kvf_status status = begin_batch(batch, &step);
+  if (status == KVF_OK) {
+    status = finish_batch(&step, batch->work);
+    *bytes = status == KVF_OK ? step.bytes : 0;
   }
   return status;
 }
 
 /* ---- ordering points ---- */
+
+/* What a stream is given while it is captured becomes part of a graph, and an event behind it is never complete. The
+ * legacy stream would end the capture of a stream that it waits for. To ask ends none. */
+static kvf_status check_stream(kvf_cuda_gpu *gpu, kvf_cu_stream stream)
+{
+  unsigned captured = KVF_CU_STREAM_CAPTURE_STATUS_NONE;
+  kvf_cu_result result = gpu->cuda->api.stream_is_capturing(stream, &captured);
+  if (result == KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return KVF_INVALID;
+  }
+  kvf_status status = kvf_cuda_gpu_status(gpu, result);
+  return status == KVF_OK && captured != KVF_CU_STREAM_CAPTURE_STATUS_NONE ? KVF_INVALID : status;
+}
+
+static kvf_status check_point(const kvf_ordering_point *point)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
+  kvf_cuda_stay stay;
+  if (gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
+    return gpu == NULL ? KVF_INVALID : KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = check_stream(gpu, point->handle);
+  kvf_cuda_leave(&stay);
+  return status;
+}
 
 static kvf_status mark_point(const kvf_ordering_point *point, void **out)
 {
@@ -252,7 +333,10 @@ static kvf_status mark_point(const kvf_ordering_point *point, void **out)
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = kvf_cuda_mark_take(gpu, &mark);
+  kvf_status status = check_stream(gpu, point->handle);
+  if (status == KVF_OK) {
+    status = kvf_cuda_mark_take(gpu, &mark);
+  }
   if (status == KVF_OK) {
     status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, point->handle));
     if (status != KVF_OK) {
@@ -274,7 +358,7 @@ static bool is_complete(void *context)
   }
   kvf_cu_result result = mark->gpu->cuda->api.event_query(mark->event);
   kvf_cuda_leave(&stay);
-  return result != KVF_CUDA_ERROR_NOT_READY && kvf_cuda_gpu_status(mark->gpu, result) == KVF_OK;
+  return kvf_cuda_gpu_status(mark->gpu, result) == KVF_OK; /* not of one that is not complete */
 }
 
 static void unmark(void *mark)
@@ -288,6 +372,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .batch_bytes_max = UINT64_C(32) << 20,
     .open = open_kind,
     .describe = kvf_cuda_describe,
+    .remark = kvf_cuda_remark,
     .works = works,
     .check = check,
     .copy_in = copy_in,
@@ -299,6 +384,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .checksums = checksums,
     .within = kvf_cuda_within,
     .flush = kvf_cuda_flush,
+    .check_point = check_point,
     .mark = mark_point,
     .is_complete = is_complete,
     .unmark = unmark,
@@ -307,4 +393,6 @@ const kvf_memory_ops kvf_memory_cuda = {
     .import = import_region,
     .release = kvf_cuda_release,
     .read = read_batch,
+    .begin = begin_batch,
+    .finish = finish_batch,
 };
