@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,14 @@ def marked(mark: str) -> list[int]:
         if has and int(folder.name) != os.getpid():
             found.append(int(folder.name))
     return found
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[str]:
+    yield tmp_path.name
+    for one in marked(tmp_path.name):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
 
 
 def until_gone(mark: str) -> list[int]:
@@ -90,14 +100,12 @@ LEAVES = "(setsid sleep 300 & setsid sh -c 'sleep 300 & sleep 300' &); sleep 0.2
 
 @pytest.mark.parametrize(("limit_s", "script", "status"), [
     (20, LEAVES + "exit 3", 3), (20, LEAVES + "kill -ABRT $$", 134), (1, LEAVES + "setsid sleep 300", children.TIMED_OUT)])  # fmt: skip
-def test_nothing_of_a_command_is_left(limit_s: float, script: str, status: int, tmp_path: Path) -> None:
-    mark = tmp_path.name
+def test_nothing_of_a_command_is_left(limit_s: float, script: str, status: int, mark: str) -> None:
     done = subprocess.run(children.command(limit_s, ["sh", "-c", script]), env=os.environ | {MARK: mark}, check=False)
     assert (done.returncode, marked(mark)) == (status, [])
 
 
-def test_nothing_of_a_command_is_left_when_its_caller_is_killed(tmp_path: Path) -> None:
-    mark = tmp_path.name
+def test_nothing_of_a_command_is_left_when_its_caller_is_killed(mark: str) -> None:
     program = ("import sys, subprocess; sys.path.append(sys.argv[1]); import children; "
                "subprocess.run(children.command(300, ['sh', '-c', sys.argv[2]]))")  # fmt: skip
     caller = subprocess.Popen([sys.executable, "-c", program, str(TOOLS), LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
@@ -155,7 +163,8 @@ def test_a_case_takes_no_other_along(tmp_path: Path) -> None:
 
 def test_results_fit_what_is_copied(tmp_path: Path) -> None:
     kept = results.Results(tmp_path / "out", tmp_path / "logs")
-    for name in ("a", "b", "c", "d"):
+    (tmp_path / "logs/engines").mkdir()
+    for name in ("a", "b", "c", "engines/d"):
         (tmp_path / f"logs/{name}.log").write_bytes(random.Random(name).randbytes(5 << 20))
     kept.add("device", case="one", result="passed")
     kept.say("a table")
@@ -163,8 +172,8 @@ def test_results_fit_what_is_copied(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["logs.tgz", "rows.jsonl", "tables.txt"]
     assert (tmp_path / "out/logs.tgz").stat().st_size <= results.ARCHIVE_BYTES_MAX
     with tarfile.open(tmp_path / "out/logs.tgz") as archive:
-        end = archive.extractfile("logs/a.log")
-        assert end is not None and (tmp_path / "logs/a.log").read_bytes().endswith(end.read())
+        end = archive.extractfile("logs/engines/d.log")
+        assert end is not None and (tmp_path / "logs/engines/d.log").read_bytes().endswith(end.read())
     assert json.loads((tmp_path / "out/rows.jsonl").read_text())["case"] == "one"
 
 
@@ -232,14 +241,14 @@ def said_without_row(said: str, rows: list[dict[str, object]]) -> list[str]:
 
 
 @pytest.mark.deep
-def test_a_run_that_is_killed_loses_nothing_and_leaves_nobody(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_loses_nothing_and_leaves_nobody(tmp_path: Path, mark: str) -> None:
     command = [str(TOOLS / "run"), "--fake", "--minutes", "15", "--part", "probe", "--part", "device", "--part", "gather", "--out"]
     assert subprocess.run([*command, str(tmp_path / "whole")], check=False).returncode == 0  # builds
     seed = time.time_ns()
     print(f"seed {seed}")
     moments = random.Random(seed)
     for i in range(KILLS):
-        out, mark, moment = tmp_path / f"out{i}", f"{tmp_path.name}-{i}", moments.uniform(1, KILLED_WITHIN_S)
+        out, moment = tmp_path / f"out{i}", moments.uniform(1, KILLED_WITHIN_S)
         run = subprocess.Popen([*command, str(out)], stdout=subprocess.PIPE, text=True, env=os.environ | {MARK: mark})
         time.sleep(moment)
         run.send_signal(signal.SIGKILL)

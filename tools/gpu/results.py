@@ -49,9 +49,9 @@ class Results:
     def _archive(self, log_bytes: int) -> bytes:
         made = io.BytesIO()
         with tarfile.open(fileobj=made, mode="w:gz", compresslevel=3) as archive:
-            for log in sorted(self.logs.iterdir()):
+            for log in sorted(path for path in self.logs.rglob("*") if path.is_file()):
                 end = end_of(log, log_bytes)
-                entry = tarfile.TarInfo(f"logs/{log.name}")
+                entry = tarfile.TarInfo(f"logs/{log.relative_to(self.logs)}")
                 entry.size, entry.mtime = len(end), int(log.stat().st_mtime)
                 archive.addfile(entry, io.BytesIO(end))
         return made.getvalue()
