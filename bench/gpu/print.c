@@ -75,6 +75,17 @@ void bench_print_note(const bench_case *of, const char *impl, const char *note)
   end();
 }
 
+void bench_print_refused(const bench_settings *settings, const char *why)
+{
+  (void)printf("{\"case\":\"gather\",");
+  print_text("impl", settings->options[0]);
+  (void)putchar(',');
+  print_text("note", "not switchable");
+  (void)putchar(',');
+  print_text("why", why);
+  end();
+}
+
 static int compare(const void *a, const void *b)
 {
   double x = *(const double *)a;
