@@ -280,7 +280,7 @@ def texts(rows: Rows) -> Iterator[str]:
         yield from ("\n" + made(rows) for made in (staged_table, posting_table, cpu_table, rest_table))
     yield ""
     yield from (f"cut: {case}: {row['cut']}" for case, row in rows.shapes.items() if row.get("cut"))
-    yield from (f"note: {row['case']}, {row['impl']}: {row['note']}" for row in rows.notes)
+    yield from dict.fromkeys(f"note: {row['case']}, {row['impl']}: {row['note']}" for row in rows.notes)
     if rows.machine and not rows.machine["fake"] and rows.cases(WITHIN, *STAGED):
         yield goals_text(rows)
     if rows.failed:
