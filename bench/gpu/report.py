@@ -32,8 +32,10 @@ ONE_GOALS = ((262144, 0.85), (65536, 0.75), (16384, 0.65))
 GOAL_BYTES = 64 << 20
 """Of a load: smaller ones are a matter of latency."""
 LAUNCH_GOAL, HOST_GOAL = 0.95, 0.9
-SWITCHES = (("device_gather_bytes=0",), *((f"device_gather_bytes={1 << 30}", f"device_gather_blocks={blocks}") for blocks in (32, 64, 128)))
-"""Options of kvferry's with which it is measured once more, on the shapes of the gather kernel: never, always and by how many blocks."""
+ALWAYS = f"device_gather_bytes={64 << 20}"
+SWITCHES = (("device_gather_bytes=1",), *((ALWAYS, f"device_gather_blocks={blocks}") for blocks in (32, 64, 128)),
+            (ALWAYS, "device_gather_blocks=64", "device_gather_threads=256"))  # fmt: skip
+"""Options of kvferry's with which it is measured once more: the gather kernel never, or always and by so many blocks and threads."""
 SWITCHED = ("gather/16384x16KiB", "gather/5120x64KiB", "gather/1280x256KiB")
 SWITCH_S = 3
 SWITCHES_S = SWITCH_S * len(SWITCHES) * len(SWITCHED)
@@ -267,6 +269,8 @@ def texts(rows: Rows) -> Iterator[str]:
     if rows.machine:
         major, minor = divmod(rows.machine["cuda"], 1000)
         yield f"{rows.machine['device']}, CUDA {major}.{minor // 10}, {rows.machine['free_bytes'] / 1e9:.1f} GB free"
+        if rows.machine["kernels"] != "taken":
+            yield f"ITS DRIVER DOES NOT TAKE KVFERRY'S KERNELS: {rows.machine['kernels']}"
         if rows.machine["fake"]:
             yield "A FAKE OF THE DRIVER: that all of it runs is shown, and no figure means anything."
     yield clocks_text(rows)
