@@ -30,7 +30,7 @@ MUTANTS = sorted((ROOT / "tests/mutants").glob("*.patch"))
 FAKE_CUDA = ROOT / "build/tests/fake_cuda/libcuda-fake.so"
 PROBE = ROOT / "build/bench/gpu/gpu_probe"
 MARK = "KVFERRY_TEST_MARK"
-GONE_S, KILLS, KILLED_WITHIN_S, REHEARSAL_S = 15, 5, 60, 1200
+GONE_S, KILLS, KILLED_WITHIN_S, REHEARSAL_S = 30, 5, 60, 1200
 
 
 def marked(mark: str) -> list[int]:

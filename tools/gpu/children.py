@@ -20,7 +20,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 TIMED_OUT = 124
-LOOK_S, END_S = 0.2, 10.0
+LOOK_S, END_S = 0.2, 20.0
 ENDING = {signal.SIGTERM, signal.SIGINT}
 
 

@@ -122,7 +122,7 @@ static void ask_batch_on_legacy_handle(void)
   if (cuda.api.memcpy_batch_async != NULL) {
     const uintptr_t legacy = 1;
     kvf_cu_stream stream;
-    memcpy(&stream, &legacy, sizeof(stream));
+    memcpy(&stream, &legacy, sizeof(legacy));
     say_result("batch_legacy_handle", batch(allocate(8 * MIB), 0, stream));
   }
 }
