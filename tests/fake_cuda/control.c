@@ -41,14 +41,16 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
 
 fake_cuda_settings fake_cuda_defaults(void)
 {
-  fake_cuda_settings settings = {.seed = number_of("KVFERRY_FAKE_CUDA_SEED", 1),
-                                 .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
-                                 .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
-                                 .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
-                                 .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
-                                 .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
-                                 .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
-                                 .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0};
+  fake_cuda_settings settings = {
+      .seed = number_of("KVFERRY_FAKE_CUDA_SEED", 1),
+      .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
+      .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
+      .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
+      .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
+      .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
+      .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
+      .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0,
+      .told_of_imports = (unsigned)number_of("KVFERRY_FAKE_CUDA_IMPORTS", FAKE_CUDA_TELLS_ALL)};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {
@@ -200,6 +202,13 @@ void fake_cuda_capture(bool captures)
 {
   (void)pthread_mutex_lock(&fake.lock);
   fake.captures = captures;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_tell_of_imports(unsigned told)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.settings.told_of_imports = told;
   (void)pthread_mutex_unlock(&fake.lock);
 }
 

@@ -239,13 +239,44 @@ void kvf_cuda_unexport(const void *exported)
 /* What has been opened of a process is in the way of what it has allocated there since, until all have closed it. */
 #define OPEN_TRIES 100
 
-/* In the device's context: the whole allocation, whose length is the driver's word, and not the peer's. */
+/* The driver says of both ends that they are in one buffer, or one range of addresses, and nothing against it. */
+static bool is_one_allocation(const kvf_cuda *cuda, kvf_cu_memory first, kvf_cu_memory last)
+{
+  static const unsigned attributes[] = {KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID, KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  uint64_t told = 0;
+  bool is_one = true;
+  for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
+    const uint64_t value = attribute_of(cuda, first, attributes[i]);
+    is_one = is_one && value == attribute_of(cuda, last, attributes[i]);
+    told |= value;
+  }
+  return is_one && told != 0;
+}
+
+/* Whether so much is mapped at `opened`, by the driver's word and not the peer's. CUDA's documents promise
+ * cuMemGetAddressRange() for memory of the process' own alone. */
+static kvf_status check_length(const kvf_cuda *cuda, kvf_cu_memory opened, uint64_t wanted, char *message)
+{
+  kvf_cu_memory base = 0;
+  size_t bytes = 0;
+  if (cuda->api.mem_get_address_range(&base, &bytes, opened) != KVF_CUDA_SUCCESS) {
+    return is_one_allocation(cuda, opened, opened + wanted - 1)
+               ? KVF_OK
+               : kvf_fail(KVF_TRANSFER_SETUP, message,
+                          "the driver does not say that the allocation behind its handle has %llu bytes",
+                          (unsigned long long)wanted);
+  }
+  return base <= opened && wanted <= bytes - (opened - base)
+             ? KVF_OK
+             : kvf_fail(KVF_TRANSFER_SETUP, message, "the allocation behind its handle is %zu bytes long", bytes);
+}
+
+/* In the device's context: the whole allocation. */
 static kvf_status open_handle(import_state *state, const shared_region *shared, uint64_t end, char *message)
 {
   const kvf_cuda *cuda = state->gpu->cuda;
   const struct timespec pause = {.tv_nsec = 10000000};
-  kvf_cu_memory base = 0;
-  size_t bytes = 0;
   kvf_cu_result result = KVF_CUDA_ERROR_ALREADY_MAPPED;
   for (unsigned i = 0; result == KVF_CUDA_ERROR_ALREADY_MAPPED && i < OPEN_TRIES; i++) {
     if (i > 0) {
@@ -257,11 +288,7 @@ static kvf_status open_handle(import_state *state, const shared_region *shared, 
     state->opened = 0;
     return fail_call(cuda, "cuIpcOpenMemHandle", result, message);
   }
-  result = cuda->api.mem_get_address_range(&base, &bytes, state->opened);
-  if (result != KVF_CUDA_SUCCESS || base > state->opened || end > bytes - (state->opened - base)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "the allocation behind its handle is %zu bytes long", bytes);
-  }
-  return KVF_OK;
+  return check_length(cuda, state->opened, end, message);
 }
 
 static int fetch_fd(pid_t pid, int32_t fd)
