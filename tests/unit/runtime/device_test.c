@@ -3,6 +3,7 @@
  * killed. The fake driver does the work as late and as much out of order as CUDA allows; each seed is another course of
  * it. Rules R1 to R5 of base/fence.h, and that an engine which breaks one is seen. It runs on a real driver, too
  * (cuda_driver.h). */
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -20,8 +21,9 @@
 #define BLOCKS 4
 #define FIRST 20
 #define PATIENCE_MS 20000
-#define MOST_ROUNDS 10 /* times as many as usual */
-#define CHUNK_BLOCKS 2 /* a load may bring only the first of them */
+#define MOST_ROUNDS 10  /* times as many as usual */
+#define CHUNK_BLOCKS 2  /* a load may bring only the first of them */
+#define WRITTEN_US 1500 /* most blocks are written by then, and their lease is live */
 
 /* What happens while D loads. */
 typedef enum trouble { UNDISTURBED, LEASE_ENDS, ABORTED, STOPPED, KILLED, TROUBLES } trouble;
@@ -52,7 +54,7 @@ static course now;
 static pair p;
 static producer_process producer;
 static round_counts counts;
-static uint64_t usual_us; /* what the last load took that nobody disturbed */
+static uint64_t usual_us[2]; /* what the last load took that nobody disturbed; of a lease that was live when it began */
 
 /* ---- both sides ---- */
 
@@ -113,6 +115,8 @@ typedef struct round {
   trouble trouble;
   uint8_t value;
   engine_write next;
+  bool is_live;           /* when the load begins: its copies are most of it */
+  uint64_t copies_before; /* the load */
   pair_ticket ticket;
   kvf_report report;
   bool is_released;
@@ -150,18 +154,43 @@ static trouble draw_trouble(kvf_prng *prng)
   return usual[kvf_prng_below(prng, now.is_apart ? 5 : 4)];
 }
 
+/* That this process has asked the linked fake for. */
+static uint64_t copies_count(void)
+{
+  return fake_cuda_calls("cuLaunchKernel") + fake_cuda_calls("cuMemcpyBatchAsync") + fake_cuda_calls("cuMemcpyAsync");
+}
+
+/* A copy of D's is asked for, and done when the lease has ended and its blocks have been written over. A real device is
+ * as late as it is. */
+static void end_lease_before_copy(const round *r)
+{
+  const uint64_t until_ns = kvf_clock_now() + usual_us[true] * 1000;
+  while (copies_count() == r->copies_before && kvf_clock_now() < until_ns) {
+  }
+  fake_cuda_stall_device(0, true);
+  producer_process_write_over(&producer, &r->ticket, r->next);
+  sleep_us(WRITTEN_US);
+  fake_cuda_stall_device(0, false);
+}
+
 static void make_trouble(round *r)
 {
+  const bool is_late = r->trouble == LEASE_ENDS && now.is_apart && r->is_live;
+  sleep_us(is_late ? 0 : kvf_prng_below(&r->prng, usual_us[r->is_live]));
   switch (r->trouble) {
     case LEASE_ENDS:
-      producer_process_write_over(&producer, &r->ticket, r->next);
+      if (is_late) {
+        end_lease_before_copy(r);
+      } else {
+        producer_process_write_over(&producer, &r->ticket, r->next);
+      }
       break;
     case ABORTED:
       (void)kvf_load_abort(p.consumer.node, r->seed);
       break;
     case STOPPED:
       producer_process_stop(&producer);
-      take_events(r, kvf_prng_below(&r->prng, 4 * usual_us));
+      take_events(r, kvf_prng_below(&r->prng, 4 * usual_us[r->is_live]));
       counts.loaded_from_stopped += r->is_released && r->report.status == KVF_OK;
       producer_process_continue(&producer);
       break;
@@ -235,21 +264,27 @@ static void run_round(uint64_t seed)
   r.trouble = draw_trouble(&r.prng);
   r.value = (uint8_t)(1 + kvf_prng_below(&r.prng, 120));
   r.next = (engine_write){(uint8_t)(r.value + 120), now.breach == WRITES_INTO_LEASE};
+  r.is_live = now.breach != PUBLISHES_EARLY && kvf_prng_below(&r.prng, 2) == 0;
   const engine_write write = {r.value, now.breach == PUBLISHES_EARLY};
   const uint32_t first = (uint32_t)kvf_prng_below(&r.prng, PAIR_BLOCKS);
   fake_cuda_seed(seed);
   producer_process_write(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
-  write_destination(0); /* as engines zero new blocks */
+  sleep_us(r.is_live ? WRITTEN_US : 0);
+  if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
+    write_destination(0);              /* as engines zero new blocks */
+  }
   const kvf_ordering_point *after = now.breach == LOADS_EARLY ? NULL : pair_point(&p.consumer);
+  r.copies_before = copies_count();
   const uint64_t begin_ns = kvf_clock_now();
   assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after), KVF_OK);
   if (r.trouble != UNDISTURBED) {
-    sleep_us(kvf_prng_below(&r.prng, 2 * usual_us));
     make_trouble(&r);
   }
   take_events(&r, PATIENCE_MS * UINT64_C(1000));
   assert_true(r.is_released);
-  usual_us = r.trouble == UNDISTURBED ? (kvf_clock_now() - begin_ns) / 1000 : usual_us;
+  if (r.trouble == UNDISTURBED) {
+    usual_us[r.is_live] = 1 + (kvf_clock_now() - begin_ns) / 1000;
+  }
   judge(&r);
   end_round(&r);
 }
@@ -279,11 +314,23 @@ static unsigned seeds_count(void)
   return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
 }
 
+/* What a case that has failed has left. */
+static void abandon(void)
+{
+  if (p.consumer.node != NULL && now.is_apart) {
+    (void)kill(producer.child.pid, SIGKILL);
+    (void)child_end(&producer.child);
+  }
+  pair_close(&p);
+  fake_cuda_stall_device(0, false);
+}
+
 static void begin(course of)
 {
+  abandon();
   now = of;
   counts = (round_counts){0};
-  usual_us = 1000;
+  usual_us[false] = usual_us[true] = WRITTEN_US;
   driver = driver != NULL ? driver : cuda_driver_enter();
   if (strcmp(of.transport, "ucx") == 0 && !driver->is_linked) {
     skip(); /* the fake of UCX has the linked fake's memory alone */

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define WRITES_BEFORE 30
 #define READ_MS 5 /* readers come to a lease that has been written over */
 #define TAKEN 32  /* descriptors of a child; more than a node has */
 
@@ -91,6 +92,9 @@ static void offer(pair_node *node, order *what)
 {
   fake_cuda_seed(what->seed);
   pair_reserve(node, what->first, what->count, what->seed, &what->ticket);
+  for (int i = 0; i < WRITES_BEFORE && what->write.out_of_order; i++) { /* readers come before the last */
+    pair_write(node, what->ticket.blocks[0], (uint8_t)(what->write.value + 1));
+  }
   write_blocks(node, what);
   const kvf_ordering_point *after = what->write.out_of_order ? NULL : pair_point(node);
   assert_int_equal(pair_publish_after(node, &what->ticket, after), KVF_OK);
