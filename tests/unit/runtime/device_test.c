@@ -160,30 +160,26 @@ static uint64_t copies_count(void)
   return fake_cuda_calls("cuLaunchKernel") + fake_cuda_calls("cuMemcpyBatchAsync") + fake_cuda_calls("cuMemcpyAsync");
 }
 
-/* A copy of D's is asked for, and done when the lease has ended and its blocks have been written over. A real device is
- * as late as it is. */
-static void end_lease_before_copy(const round *r)
+/* D's copies are not done from the first on, until they are let go. A real device is as late as it is. */
+static void hold_copies(const round *r)
 {
   const uint64_t until_ns = kvf_clock_now() + usual_us[true] * 1000;
   while (copies_count() == r->copies_before && kvf_clock_now() < until_ns) {
   }
   fake_cuda_stall_device(0, true);
-  producer_process_write_over(&producer, &r->ticket, r->next);
-  sleep_us(WRITTEN_US);
-  fake_cuda_stall_device(0, false);
 }
 
 static void make_trouble(round *r)
 {
-  const bool is_late = r->trouble == LEASE_ENDS && now.is_apart && r->is_live;
-  sleep_us(is_late ? 0 : kvf_prng_below(&r->prng, usual_us[r->is_live]));
+  const bool is_before_copies = now.is_apart && r->is_live && (r->trouble == LEASE_ENDS || r->trouble == KILLED);
+  if (is_before_copies) {
+    hold_copies(r);
+  } else {
+    sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
+  }
   switch (r->trouble) {
     case LEASE_ENDS:
-      if (is_late) {
-        end_lease_before_copy(r);
-      } else {
-        producer_process_write_over(&producer, &r->ticket, r->next);
-      }
+      producer_process_write_over(&producer, &r->ticket, r->next);
       break;
     case ABORTED:
       (void)kvf_load_abort(p.consumer.node, r->seed);
@@ -199,6 +195,10 @@ static void make_trouble(round *r)
       break;
     default:
       break;
+  }
+  if (is_before_copies) {
+    sleep_us(WRITTEN_US);
+    fake_cuda_stall_device(0, false);
   }
 }
 
