@@ -15,6 +15,7 @@
 #define SHARED_BLOCK_BYTES ((size_t)2 << 20) /* shorter allocations of drivers are parts of such a block */
 #define FILL_BLOCKS_MAX 128u
 #define FILL_THREADS 256u
+#define MAPPING_BYTES ((size_t)2 << 20) /* what devices allocate at least */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static cuda_driver driver;
@@ -69,6 +70,7 @@ static void find_calls(cuda_driver *out)
   }
   find(library, "cuMemAlloc_v2", &out->mem_alloc);
   find(library, "cuMemFree_v2", &out->mem_free);
+  find(library, "cuMemCreate", &out->mem_create);
   find(library, "cuMemGetInfo_v2", &out->mem_get_info);
   find(library, "cuStreamSynchronize", &out->stream_synchronize);
   const void *mark = dlsym(library, "fake_cuda_seed");
@@ -138,6 +140,45 @@ void cuda_driver_free(void *memory)
   kvf_cuda_stay stay;
   enter(one, &stay);
   cuda_driver_must(one->mem_free((uintptr_t)memory));
+  kvf_cuda_leave(&stay);
+}
+
+static size_t mapped_bytes(size_t bytes)
+{
+  return (bytes + MAPPING_BYTES - 1) / MAPPING_BYTES * MAPPING_BYTES;
+}
+
+void *cuda_driver_map(size_t bytes)
+{
+  const cuda_driver *one = cuda_driver_open();
+  const kvf_cuda_api *api = &one->cuda->api;
+  const kvf_cu_mem_location device = {KVF_CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  const kvf_cu_mem_access_desc access = {device, KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const kvf_cu_mem_allocation_prop prop = {.type = KVF_CU_MEM_ALLOCATION_TYPE_PINNED,
+                                           .requested_handle_types = KVF_CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                           .location = device};
+  kvf_cuda_stay stay;
+  kvf_cu_memory base = 0;
+  enter(one, &stay);
+  cuda_driver_must(api->mem_address_reserve(&base, mapped_bytes(bytes), 0, 0, 0));
+  for (size_t done = 0; done < bytes; done += MAPPING_BYTES) {
+    kvf_cu_allocation allocation;
+    cuda_driver_must(one->mem_create(&allocation, MAPPING_BYTES, &prop, 0));
+    cuda_driver_must(api->mem_map(base + done, MAPPING_BYTES, 0, allocation, 0));
+    cuda_driver_must(api->mem_release(allocation)); /* the mapping keeps it */
+  }
+  cuda_driver_must(api->mem_set_access(base, mapped_bytes(bytes), &access, 1));
+  kvf_cuda_leave(&stay);
+  return (void *)(uintptr_t)base;
+}
+
+void cuda_driver_unmap(void *memory, size_t bytes)
+{
+  const cuda_driver *one = cuda_driver_open();
+  kvf_cuda_stay stay;
+  enter(one, &stay);
+  cuda_driver_must(one->cuda->api.mem_unmap((uintptr_t)memory, mapped_bytes(bytes)));
+  cuda_driver_must(one->cuda->api.mem_address_free((uintptr_t)memory, mapped_bytes(bytes)));
   kvf_cuda_leave(&stay);
 }
 

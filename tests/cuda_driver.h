@@ -15,6 +15,8 @@ typedef struct cuda_driver {
   kvf_cu_function multiply;
   kvf_cu_result (*mem_alloc)(kvf_cu_memory *address, size_t bytes);
   kvf_cu_result (*mem_free)(kvf_cu_memory address);
+  kvf_cu_result (*mem_create)(kvf_cu_allocation *allocation, size_t bytes, const kvf_cu_mem_allocation_prop *prop,
+                              unsigned long long flags);
   kvf_cu_result (*mem_get_info)(size_t *free_bytes, size_t *total_bytes);
   kvf_cu_result (*stream_synchronize)(kvf_cu_stream stream);
 } cuda_driver;
@@ -35,6 +37,9 @@ const cuda_driver *cuda_driver_enter(void);
  * one block, and an IPC handle is of the whole block. $KVFERRY_TEST_SMALL_ALLOCATIONS: of no more bytes than that. */
 void *cuda_driver_allocate(size_t bytes);
 void cuda_driver_free(void *memory);
+/* Of cuMemCreate(): mappings of 2 MiB side by side, each of which other processes can be given as a file. */
+void *cuda_driver_map(size_t bytes);
+void cuda_driver_unmap(void *memory, size_t bytes);
 /* Between any two memories, the host's too, past all streams but the driver's own; it is done when this returns. */
 void cuda_driver_copy(void *to, const void *from, size_t bytes);
 /* On a stream of the current context, delay_ns after the work before it has ended. */

@@ -66,11 +66,11 @@ static void fail(const char *what)
 static struct {
   uintptr_t base;
   size_t bytes;
+  bool is_mapped;
 } cuda_pieces[CUDA_PIECES_MAX]; /* under the lock */
 
-static void *allocate_cuda(size_t bytes)
+static void add_cuda(void *base, size_t bytes, bool is_mapped)
 {
-  void *base = cuda_driver_allocate(bytes);
   (void)pthread_mutex_lock(&lock);
   size_t i = 0;
   while (i < CUDA_PIECES_MAX && cuda_pieces[i].base != 0) {
@@ -81,24 +81,42 @@ static void *allocate_cuda(size_t bytes)
   }
   cuda_pieces[i].base = (uintptr_t)base;
   cuda_pieces[i].bytes = bytes;
+  cuda_pieces[i].is_mapped = is_mapped;
   (void)pthread_mutex_unlock(&lock);
+}
+
+static void *allocate_cuda(size_t bytes)
+{
+  void *base = cuda_driver_allocate(bytes);
+  add_cuda(base, bytes, false);
   test_memory_set(base, 0, bytes);
+  return base;
+}
+
+void *test_memory_map(size_t bytes)
+{
+  void *base = cuda_driver_map(bytes);
+  add_cuda(base, bytes, true);
   return base;
 }
 
 /* It may have been withdrawn. */
 static void free_cuda(void *base)
 {
+  size_t mapped_bytes = 0;
   bool is_there = false;
   (void)pthread_mutex_lock(&lock);
   for (size_t i = 0; i < CUDA_PIECES_MAX && base != NULL; i++) {
     if (cuda_pieces[i].base == (uintptr_t)base) {
+      mapped_bytes = cuda_pieces[i].is_mapped ? cuda_pieces[i].bytes : 0;
       cuda_pieces[i].base = 0;
       is_there = true;
     }
   }
   (void)pthread_mutex_unlock(&lock);
-  if (is_there) {
+  if (mapped_bytes > 0) {
+    cuda_driver_unmap(base, mapped_bytes);
+  } else if (is_there) {
     cuda_driver_free(base);
   }
 }

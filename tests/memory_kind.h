@@ -25,6 +25,8 @@ extern atomic_uint test_memory_stalled;
 /* For a region's base: of TEST_MEMORY and TEST_MEMORY_OTHER, or of CUDA's device 0 (cuda_driver.h). Zeroed; never
  * NULL. */
 void *test_memory_allocate(uint32_t kind, size_t bytes);
+/* CUDA's, by cuda_driver_map(); the test itself reads and writes it by the two calls below alone. */
+void *test_memory_map(size_t bytes);
 /* Where the test itself reads and writes what lies at this address, which may also be the host's; NULL: in a real
  * device's memory, nowhere. */
 uint8_t *test_memory_bytes(const void *address);

@@ -18,6 +18,11 @@
 static const char *transports;
 static pthread_t striker;
 
+static void start_producer(producer_process *process)
+{
+  producer_process_start(process, (const pair_option[]){{"transports", transports}, {NULL, NULL}});
+}
+
 typedef struct strike {
   pid_t pid;
   int signal;
@@ -112,7 +117,7 @@ static void stop_rounds(void)
   producer_process process;
   pair_node consumer;
   uint32_t failed = 0;
-  producer_process_start(&process, transports);
+  start_producer(&process);
   open_consumer(&consumer);
   for (uint32_t i = 0; i < ROUNDS; i++) {
     kvf_status status = load_struck(&consumer, &process, SIGSTOP, moment_us(&prng, i), 2 * i + 1);
@@ -133,7 +138,7 @@ static void kill_rounds(void)
   open_consumer(&consumer);
   for (uint32_t i = 0; i < ROUNDS; i++) {
     producer_process process;
-    producer_process_start(&process, transports);
+    start_producer(&process);
     if (i % 2 == 0) { /* it knows the producer already */
       expect_served(&consumer, &process, 2 * i + 2);
     }

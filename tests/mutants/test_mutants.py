@@ -35,7 +35,7 @@ def program_of(catcher: str) -> str | None:
     """None: it is for other tests, or for other machines."""
     if catcher in WHOLE or catcher.startswith(ADAPTERS) or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
         return None
-    return SIM if catcher == "sim" else LITMUS if catcher.startswith("litmus ") else UNIT[catcher]
+    return SIM if catcher == "sim" else LITMUS if catcher.startswith("litmus ") else UNIT[catcher.partition(" ")[0]]
 
 
 def build(folder: Path, programs: list[str]) -> None:
@@ -73,7 +73,8 @@ def command(catcher: str, program: str) -> list[str]:
         return [SIM, "--search", f"--jobs={os.cpu_count() or 1}"]
     if program == LITMUS:
         return [LITMUS, "--mode", catcher.removeprefix("litmus "), "--planted"]
-    return ["sh", "-c", f"! ({program} && KVFERRY_FAKE_CUDA_COMPILER=0 {program})"]
+    tests = f"{program} {catcher.partition(' ')[2]}"
+    return ["sh", "-c", f"! ({tests} && KVFERRY_FAKE_CUDA_COMPILER=0 {tests})"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PATCHES.glob("*.patch")))

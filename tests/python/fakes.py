@@ -269,8 +269,8 @@ def take_errors(scheduler: Any) -> set[str]:
     return taken
 
 
-def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = ()) -> None:
-    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks])
+def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = (), loads_first: bool = False) -> None:
+    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first)
 
 
 def image_feature(identifier: str) -> MultiModalFeatureSpec:

@@ -99,6 +99,24 @@ def test_a_feature_that_is_missing(monkeypatch: pytest.MonkeyPatch, entry: Entry
     assert entry.why in config.check_start(vllm_config(options=ALLOW))
 
 
+PRE_FORWARD = "self.kv_connector.pre_forward("
+
+
+@pytest.mark.parametrize("name, order", [
+    (contract.SECOND_RUNNER + "execute_model", lambda text: PRE_FORWARD + text.replace(PRE_FORWARD, "")),
+    (contract.SECOND_RUNNER + "execute_model", lambda text: text + "self.kv_block_zeroer.zero_block_ids(new)"),
+    (contract.RUNNER + "execute_model", lambda text: text + "copy_kv_cache_blocks_inplace(late)"),
+    (contract.SECOND_CONNECTOR + "pre_forward", lambda text: "self._start_load_kv()" + text.replace("self._start_load_kv()", "")),
+    (contract.MIXIN + "_get_kv_connector_output", lambda text: text.replace("kv_connector.start_load_kv(get_forward_context())", "", 1)),
+])
+def test_loads_start_behind_the_forward_where_vllm_s_order_is_another(monkeypatch: pytest.MonkeyPatch, name: str, order: Any) -> None:
+    """Memory work may not come behind the point that loads wait for."""
+    entry = next(entry for entry in FEATURES if (entry.name, entry.why) == (name, contract.LOADS_FIRST))
+    source = contract.source_of(contract.find(name))
+    monkeypatch.setattr(contract, "source_of", lambda found: order(source))
+    assert contract.trouble.__wrapped__(entry) == "has changed"
+
+
 @pytest.mark.parametrize("version, tested", [("0.31.0", True), ("0.33.2+cpu", True), ("0.30.0", False), ("0.34.0rc1", False), ("nightly", False)])
 def test_versions(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, tested: bool) -> None:
     """A tested one: silence. Another whose contract is whole: one warning."""

@@ -115,7 +115,7 @@ class Engine:
         self.finished_recving_kv_req_ids: set[str] = set()
         self.freed: list[str] = []
         self.vllm = vllm_scheduler(self.manager, self.connector)
-        join(self.side, self.vllm, [b"address"])
+        join(self.side, self.vllm, [b"address"], loads_first=True)
 
     def _set_kv_fetch_stage(self, *arguments: Any) -> None: ...
 
@@ -176,6 +176,14 @@ def test_what_the_sibling_has_loaded_or_saved_stays_told(engine: Engine) -> None
     engine.step()
     assert engine.finished_recving_kv_req_ids == {"loading", "b"} and engine.freed == ["saving"]
     assert {loading.status, b.status} == {RequestStatus.WAITING_FOR_REMOTE_KVS}
+
+
+def test_a_load_leaves_it_when_the_sibling_s_loads_start(engine: Engine) -> None:
+    """vLLM starts all of a step before its forward, or none."""
+    engine.add("b", BRINGS)
+    output = step()
+    engine.step(output)
+    assert engine.rank.of("load_start") and not output.has_sync_kv_loads
 
 
 def test_blocks_wait_for_both(engine: Engine) -> None:

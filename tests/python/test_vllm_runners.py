@@ -30,7 +30,7 @@ from fakes import (  # noqa: E402
     vllm_scheduler,
 )
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, connector, contract, scheduler, seam, worker  # noqa: E402
 from test_vllm_layouts import ORDINAL, OnGpu  # noqa: E402
 from vllm.config import CUDAGraphMode, VllmConfig  # noqa: E402
 from vllm.distributed.kv_transfer import kv_transfer_state  # noqa: E402
@@ -164,7 +164,8 @@ class Engine:
     """An engine core of one rank, its executor in the same process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, runner: Any, drafts: bool = False,
-                 graphs: CUDAGraphMode = CUDAGraphMode.NONE, batches: int = 1) -> None:
+                 graphs: CUDAGraphMode = CUDAGraphMode.NONE, batches: int = 1, is_known: bool = True) -> None:
+        """Of a vLLM that does all in the order that kvferry knows, or else has another."""
         self.seen: list[Any] = []
         self.control, self.rank = FakeNode(), Recorder(self.seen)
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
@@ -174,12 +175,14 @@ class Engine:
         self.connector = KVFerryConnector(vllm_config(), KVConnectorRole.SCHEDULER, kv_cache_config())
         manager = FakeManager()
         manager.groups = BLOCKS
-        join(self.connector._scheduler, vllm_scheduler(manager), [b"address"])
+        if not is_known:
+            monkeypatch.setattr(connector, "check_start", lambda engine: [contract.LOADS_FIRST])
         of_rank = KVFerryConnector(vllm_config(), KVConnectorRole.WORKER, kv_cache_config())
         monkeypatch.setattr(kv_transfer_state, "_KV_CONNECTOR_AGENT", of_rank)
         self.runner = runner(monkeypatch, Device(monkeypatch, self.seen), drafts, graphs)
         of_rank.register_kv_caches(caches())  # as the first runner does, and the second's ActiveKVConnector
         of_rank.get_handshake_metadata()
+        join(self.connector._scheduler, vllm_scheduler(manager), [b"address"], loads_first=of_rank._worker.loads_first())
         self.steps: deque[Any] = deque()
         self.requests: dict[str, Any] = {}
         self.core = MagicMock(is_mm_encoder_only=False, is_pooling_model=False, check_for_draft_tokens=False,
@@ -267,10 +270,31 @@ def test_a_step_publishes_once_after_all_its_work(monkeypatch: pytest.MonkeyPatc
 @RUNNERS
 @GRAPHS
 @pytest.mark.parametrize("drafts", [False, True])
-def test_loads_start_after_the_work_so_far(monkeypatch: pytest.MonkeyPatch, runner: Any, drafts: bool,
-                                           graphs: CUDAGraphMode) -> None:
+@pytest.mark.parametrize("batches", [1, 2])
+def test_loads_start_after_memory_work_and_before_the_model(monkeypatch: pytest.MonkeyPatch, runner: Any, drafts: bool,
+                                                            graphs: CUDAGraphMode, batches: int) -> None:
+    """With asynchronous scheduling, too, and the step before has been given to the device by then, with its drafter's work."""
+    engine = Engine(monkeypatch, runner, drafts, graphs, batches)
+    for name, params in (("p", P), ("q", P), ("d", D)):
+        engine.add(params, name)
+    draft = ["draft"] if drafts else []
+    seen = among(engine.run(prompt("p"), prompt("q")), "memory", "forward", "draft", "load_start", "lease_publish")
+    assert seen == ["memory", LOAD, "forward", *draft, PUBLISH, "memory", "forward", *draft, PUBLISH]
+    engine.add(D, "e")
+    seen = among(engine.run(step({"p": 1}), step()), "memory", "forward", "draft", "load_start")
+    assert seen == ["memory", LOAD, "forward", *draft, "memory"]
+
+
+@RUNNERS
+@GRAPHS
+@pytest.mark.parametrize("drafts", [False, True])
+def test_where_vllm_s_order_is_another_loads_start_behind_the_model(monkeypatch: pytest.MonkeyPatch, runner: Any, drafts: bool,
+                                                                    graphs: CUDAGraphMode) -> None:
     """Memory work, then the model; the second runner of some versions has the drafter run, too, before it starts them."""
-    engine = Engine(monkeypatch, runner, drafts, graphs)
+    said = MagicMock()
+    monkeypatch.setattr(seam, "say_off", said)
+    engine = Engine(monkeypatch, runner, drafts, graphs, is_known=False)
+    said.assert_called_once_with(contract.LOADS_FIRST)
     engine.add(P, "p")
     engine.add(D, "d")
     seen = among(engine.run(prompt("p")), "memory", "forward", "draft", "load_start", "lease_publish")

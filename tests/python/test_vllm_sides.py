@@ -130,6 +130,7 @@ def test_host_memory_has_nothing_to_wait_for(rank: tuple[FakeNode, worker.Worker
     side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
     side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
     assert node.after == [("load_start", None), ("lease_publish", None)]
+    assert not side.loads_first()
 
 
 def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode, worker.Worker],
@@ -149,6 +150,7 @@ def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode,
     assert node.after == [("load_start", (_kvferry.MEMORY_CUDA, 3, (3, 0))),
                           ("lease_publish", (_kvferry.MEMORY_CUDA, 3, (3, 0x77)))]
     assert registered == [tuple(pool)]
+    assert side.loads_first()
 
 
 def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:

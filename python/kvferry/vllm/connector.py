@@ -55,7 +55,7 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
             seam.say_start(features_off)
             self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), len(features_off))
         else:
-            self._side = self._worker = Worker(vllm_config, kv_cache_config)
+            self._side = self._worker = Worker(vllm_config, kv_cache_config, features_off)
 
     @property
     def _orders(self) -> Any:

@@ -59,6 +59,8 @@ INTERFACE = "vllm.v1.kv_cache_interface:"
 WORKER = "vllm.v1.worker.gpu_worker:Worker."
 RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner."
 SECOND_RUNNER = "vllm.v1.worker.gpu.model_runner:GPUModelRunner."
+MIXIN = "vllm.v1.worker.kv_connector_model_runner_mixin:KVConnectorModelRunnerMixin."
+SECOND_CONNECTOR = "vllm.v1.worker.gpu.kv_connector:ActiveKVConnector."
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1."
 OFFLOADER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler:OffloadingConnectorScheduler"
 
@@ -71,11 +73,12 @@ def _fields(name: str, why: str, *has: str, needs: str = "", is_guard: bool = Tr
     return Entry(name, why, is_guard, has=has, needs=needs)
 
 
-def _order(name: str, why: str, says: str, needs: str = "") -> Entry:
-    return Entry(name, why, says=says, needs=needs)
+def _order(name: str, why: str, says: str, needs: str = "", is_guard: bool = True) -> Entry:
+    return Entry(name, why, is_guard, says=says, needs=needs)
 
 
 ENDS = "leases and loads end before"
+LOADS_FIRST = "on GPUs, loads start before a step's forward and not behind it"
 CONTRACT: tuple[Entry, ...] = (
     # ---- between steps: what ends leases and loads ----
     _call(CORE + "add_request", "the ranks and the scheduler are joined before the first request", "self", "request", "request_wave"),
@@ -156,15 +159,31 @@ CONTRACT: tuple[Entry, ...] = (
            r"defer_finalize=defer_kv_connector_finalize", needs=DRAFTS),
     _order(RUNNER + "sample_tokens", "blocks are saved when the drafter's work is on the stream, too",
            r"propose_draft_token_ids\((?s:.*)self\.finalize_kv_connector\(\)", needs=DRAFTS),
-    _order("vllm.v1.worker.kv_connector_model_runner_mixin:KVConnectorModelRunnerMixin.finalize_kv_connector",
+    _order(MIXIN + "finalize_kv_connector",
            "blocks are saved then", r"wait_for_save\(\)", needs=DRAFTS),
     _order(SECOND_RUNNER + "execute_model", "new blocks are zeroed and copied before loads start, on the same stream",
            r"self\.update_requests\((?s:.*)self\.kv_connector\.pre_forward\("),
     _order(SECOND_RUNNER + "sample_tokens", "blocks are saved when the drafter's work is on the stream, too",
            r"self\.speculator\.propose\((?s:.*)self\.kv_connector\.(post_forward\(finished_req_ids\)|finalize_step\()",
            needs=DRAFTS),
-    _order("vllm.v1.worker.gpu.kv_connector:ActiveKVConnector.post_forward", "blocks are saved after the step's loads have started",
+    _order(SECOND_CONNECTOR + "post_forward", "blocks are saved after the step's loads have started",
            r"_start_load_kv\(\)(?s:.*)(wait_for_save\(\)|finalize_step\()"),
+    # ---- loads before the forward: what it may write is the step's own requests', all else has been given to the stream ----
+    _fields("vllm.v1.core.sched.output:SchedulerOutput", LOADS_FIRST, "has_sync_kv_loads", is_guard=False),
+    _order(SCHEDULER + ".schedule", LOADS_FIRST, r"has_sync_kv_loads=(?s:.*)_build_kv_connector_meta\(", is_guard=False),
+    _order(RUNNER + "_update_states", LOADS_FIRST, r"_zero_block_ids\((?s:.*)copy_kv_cache_blocks_inplace\(", is_guard=False),
+    _order(RUNNER + "execute_model", LOADS_FIRST,
+           r"_update_states\((?s:.*)preprocess_mamba\((?s:.*)maybe_get_kv_connector_output\("
+           r"(?:(?!zero_block|copy_kv_cache|preprocess_mamba)[\s\S])*\Z", is_guard=False),
+    _order(RUNNER + "_get_slot_mappings", LOADS_FIRST, r"num_tokens_unpadded:num_tokens_padded\]\.fill_\(-1\)", is_guard=False),
+    _order(MIXIN + "_get_kv_connector_output", LOADS_FIRST, r"has_sync_kv_loads(?s:.*?)start_load_kv\((?s:.*?)yield", is_guard=False),
+    _order(SECOND_RUNNER + "update_requests", LOADS_FIRST, r"zero_block_ids\((?s:.*)copy_kv_cache_blocks_inplace\(", is_guard=False),
+    _order(SECOND_RUNNER + "execute_model", LOADS_FIRST,
+           r"self\.update_requests\((?s:.*)preprocess_state\((?s:.*)_set_active_loras\((?s:.*?)self\.kv_connector\.pre_forward\("
+           r"(?:(?!zero_block|copy_kv_cache|preprocess_state)[\s\S])*\Z", is_guard=False),
+    _order("vllm.v1.worker.gpu.block_table:BlockTables.compute_slot_mappings", LOADS_FIRST, r"PAD_ID=PAD_SLOT_ID", is_guard=False),
+    _order(SECOND_CONNECTOR + "pre_forward", LOADS_FIRST,
+           r"handle_preemptions\((?s:.*)bind_connector_metadata\((?s:.*)has_sync_kv_loads:(?s:.*)_start_load_kv\(\)", is_guard=False),
     # ---- content ----
     _call("vllm.v1.attention.backends.cpu_attn:_get_attn_isa", "the packing of blocks on a CPU",
           "dtype", "block_size", "head_size", "kv_cache_dtype"),

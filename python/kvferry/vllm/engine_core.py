@@ -75,7 +75,8 @@ def _join(engine: Any, side: Scheduler) -> None:
     """Of the start: an exception goes through."""
     if not side.joined:
         side.join(seam.scheduler_of(engine), seam.on_all_workers(engine, on_worker, "address"),
-                  partial(seam.on_all_workers, engine, on_worker, "stop"))
+                  partial(seam.on_all_workers, engine, on_worker, "stop"),
+                  all(seam.on_all_workers(engine, on_worker, "loads_first")))
 
 
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:

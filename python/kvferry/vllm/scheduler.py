@@ -73,12 +73,14 @@ class Scheduler(Control):
         self.joined = False
         self.stopped = self._stop_failed = False
         self._alone = True
+        self._loads_first = False
         self._pool: seam.Pool | None = None
         install(vllm_config)
 
-    def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]]) -> None:
-        """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, and how
-        all of them are stopped."""
+    def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
+             loads_first: bool = False) -> None:
+        """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, how
+        all of them are stopped, and whether a step's loads may start before its forward."""
         seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
         self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
@@ -90,6 +92,7 @@ class Scheduler(Control):
             logger.info(policy.line())
             self._consumer.defaults = {"policy": policy.name}
         self._alone = seam.siblings_of(scheduler.connector) is None
+        self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
         self.joined = True
 
     # ---- one request ----
@@ -145,6 +148,8 @@ class Scheduler(Control):
         self._producer.follow(orders, scheduler_output)
         self.fill(orders)
         orders.last_words = self._take_last_words()
+        if orders.load and self._loads_first:
+            seam.start_loads_first(scheduler_output)
         return orders
 
     def _take_last_words(self) -> list[str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.request import Request
@@ -47,8 +48,12 @@ def say_start(features_off: list[str]) -> None:
     if not versions.is_tested(vllm.__version__):
         logger.warning("kvferry: this is vLLM %s, with which kvferry is not tested; all that it needs is there. Tested: vLLM %s",
                        vllm.__version__, versions.names())
-    for why in features_off:
-        logger.warning("kvferry: on vLLM %s this is off: %s", vllm.__version__, why)
+    for why in dict.fromkeys(features_off):
+        say_off(why)
+
+
+def say_off(why: str) -> None:
+    logger.warning("kvferry: on vLLM %s this is off: %s", vllm.__version__, why)
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
@@ -110,6 +115,12 @@ def has_adapters(engine: Any) -> bool:
 
 
 # ---- its scheduler ----
+
+def start_loads_first(scheduler_output: SchedulerOutput) -> None:
+    """vLLM has start_load_kv() before the step's forward, as for loads that the forward waits for; else it comes behind what it
+    gives the device, and loads wait for all of that."""
+    scheduler_output.has_sync_kv_loads = True
+
 
 def fail_request(scheduler: Scheduler, key: str, code: str, message: str, retryable: bool) -> None:
     """Ends it with an error at the end of the step."""

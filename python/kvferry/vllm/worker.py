@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from kvferry.engine.boundary import Refused, of_all
 from kvferry.engine.log import logger
 from kvferry.engine.messages import News, Orders
 
+from . import contract, seam
 from .adapters import Adapter, Content, loaded_adapters
 from .config import has_checksums, open_node
 from .layout import Pool, check_checksums, pool_of, ranks_of, split_of
@@ -42,7 +44,7 @@ def _last_words(side: Worker, orders: Orders) -> set[str]:
 
 
 class Worker(worker.Worker):
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, features_off: Collection[str] = ()) -> None:
         rank = rank_of_worker(vllm_config)
         super().__init__(open_node(vllm_config, kv_cache_config, rank), rank)
         self._kv_cache_config = kv_cache_config
@@ -54,6 +56,7 @@ class Worker(worker.Worker):
         self._pool: Pool | None = None
         self._is_away = False
         self._gpu: int | None = None
+        self._loads_first = contract.LOADS_FIRST not in features_off
         self._stopped = ""  # why
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -70,6 +73,8 @@ class Worker(worker.Worker):
         self._node.register(*pool)
         self._pool = pool
         self._gpu = next((region.device for region in pool.regions if region.memory == _kvferry.MEMORY_CUDA), None)
+        if self._gpu is not None and not self._loads_first and self._rank == 0:
+            seam.say_off(contract.LOADS_FIRST)  # the scheduler's process may not have the runner in memory
         logger.info("kvferry: rank %d of %d carries %d regions of %d blocks", self._rank, self._ranks, len(pool.regions),
                     self._kv_cache_config.num_blocks)
 
@@ -94,6 +99,10 @@ class Worker(worker.Worker):
         """Where the rank's node listens: a record for Node.set_ranks()."""
         self.open()
         return self._node.address()
+
+    def loads_first(self) -> bool:
+        """Whether loads start before the step's forward. Their copies would want the cores of a CPU's."""
+        return self._loads_first and self._gpu is not None
 
     def work_so_far(self) -> Point | None:
         """vLLM gives it all to one stream, the current one wherever it calls: zeroing of new blocks, forward, drafter."""

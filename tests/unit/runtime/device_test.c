@@ -1,7 +1,9 @@
 /* Two nodes whose memory is a GPU's, as engines use them: blocks are written by kernels that run later, publications
- * and loads come with the stream, blocks change owners. The fake driver does the work as late and as much out of order
- * as CUDA allows; each seed is another course of it. Rules R1 to R5 of base/fence.h. It runs on a real driver, too
+ * and loads come with the stream, blocks change owners; P in this process, or in one of its own that is stopped and
+ * killed. The fake driver does the work as late and as much out of order as CUDA allows; each seed is another course of
+ * it. Rules R1 to R5 of base/fence.h, and that an engine which breaks one is seen. It runs on a real driver, too
  * (cuda_driver.h). */
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -9,265 +11,488 @@
 #include "../../memory_kind.h"
 #include "../../sanitizer.h"
 #include "base/prng.h"
+#include "base/time.h"
 #include "fake_cuda.h"
 #include "fake_ucp.h"
-#include "pair.h"
+#include "producer_process.h"
 #include "test.h"
+#include "transport/thread.h"
 
 #define BLOCKS 4
 #define FIRST 20
 #define PATIENCE_MS 20000
-#define LATE_NS 50000  /* a real device's kernels are as late as this; the fake's by its seed */
-#define MOST_ROUNDS 10 /* times as many as usual */
-#define MEANWHILE_US (PAIR_BLOCK_BYTES > 4096 ? 8000 : 600) /* what most loads take */
+#define MOST_ROUNDS 10  /* times as many as usual */
+#define CHUNK_BLOCKS 2  /* a load may bring only the first of them */
+#define WRITTEN_US 1500 /* most blocks are written by then, and their lease is live */
+
+/* What happens while D loads. */
+typedef enum trouble { UNDISTURBED, LEASE_ENDS, ABORTED, STOPPED, KILLED, TROUBLES } trouble;
+
+static const char *const trouble_names[TROUBLES] = {"undisturbed", "lease ended", "aborted", "P stopped", "P killed"};
+
+/* An engine that breaks a rule. */
+typedef enum breach { KEEPS_RULES, PUBLISHES_EARLY, LOADS_EARLY, WRITES_INTO_LEASE } breach;
+
+typedef struct course {
+  const char *from;
+  const char *to;
+  const char *transport;
+  const char *checksum;
+  bool is_apart; /* P is a process of its own */
+  breach breach;
+} course;
+
+typedef struct round_counts {
+  unsigned loaded[TROUBLES];
+  unsigned refused[TROUBLES];
+  unsigned loaded_from_stopped;
+  unsigned wrong;
+} round_counts;
 
 static const cuda_driver *driver;
+static course now;
 static pair p;
+static producer_process producer;
+static unsigned imports_before; /* the case */
+static round_counts counts;
+static uint64_t usual_us[2]; /* what the last load took that nobody disturbed; of a lease that was live when it began */
 
-/* ---- an engine's work ---- */
+/* ---- both sides ---- */
 
-/* One side's. */
-typedef struct engine {
-  pair_node *node;
-  bool is_device;
-  kvf_cu_stream stream;
-  kvf_ordering_point point;
-} engine;
-
-static engine producer;
-static engine consumer;
-
-static engine engine_of(pair_node *node, const char *kind)
+static void open_producer(void)
 {
-  engine made = {.node = node, .is_device = strcmp(kind, "cuda") == 0};
-  if (made.is_device) {
-    cuda_driver_must(driver->cuda->api.stream_create_with_priority(&made.stream, KVF_CU_STREAM_NON_BLOCKING, 0));
-    made.point = (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = made.stream};
-  }
-  return made;
-}
-
-static const kvf_ordering_point *point_of(const engine *one)
-{
-  return one->is_device ? &one->point : NULL;
-}
-
-/* Not a race with readers that are too late: pair.c. No memset(), which the sanitizer would see. */
-__attribute__((no_sanitize("thread"))) static void write_now(volatile uint8_t *to, uint8_t value)
-{
-  for (size_t i = 0; i < PAIR_BLOCK_BYTES; i++) {
-    to[i] = value;
+  const pair_option options[] = {{"transports", now.transport},
+                                 {"checksum", now.checksum},
+                                 {"memory", now.from},
+                                 {"ucx_library", FAKE_UCP_LIBRARY},
+                                 {NULL, NULL}};
+  if (now.is_apart) {
+    producer_process_start(&producer, options);
+  } else {
+    pair_open_node(&p.producer, options);
+    producer_process_here(&producer, &p.producer);
   }
 }
 
-/* At the stream's turn, by a kernel; or at once. */
-static void write_block(const engine *one, uint32_t block, uint8_t value)
+static void open_consumer(void)
 {
-  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
-    const size_t offset = (size_t)block * PAIR_BLOCK_BYTES;
-    if (one->is_device) {
-      cuda_driver_fill(one->stream, (uint8_t *)one->node->bases[region] + offset, PAIR_BLOCK_BYTES, value, LATE_NS);
-    } else {
-      write_now(one->node->pool[region] + offset, value);
-    }
+  char chunk_bytes[16];
+  const pair_option options[] = {{"transports", now.transport},
+                                 {"checksum", now.checksum},
+                                 {"memory", now.to},
+                                 {"backoff_min_ms", "1"},
+                                 {"backoff_max_ms", "1"},
+                                 {"chunk_bytes", chunk_bytes},
+                                 {"device_chunk_bytes", chunk_bytes},
+                                 {"ucx_library", FAKE_UCP_LIBRARY},
+                                 {NULL, NULL}};
+  (void)snprintf(chunk_bytes, sizeof(chunk_bytes), "%d", CHUNK_BLOCKS * PAIR_REGIONS * PAIR_BLOCK_BYTES);
+  pair_open_node(&p.consumer, options);
+}
+
+/* P is dead: D closes all of it that it had open. */
+static void close_dead_producer(void)
+{
+  const uint64_t until_ns = kvf_clock_now() + kvf_ms_to_ns(PATIENCE_MS);
+  producer_process_release(&producer);
+  while (driver->is_linked && test_memory_imports() > imports_before) {
+    assert_true(kvf_clock_now() < until_ns);
+    pair_sleep_ms(1);
   }
 }
 
-static bool block_is(const engine *one, uint32_t block, uint8_t value)
+/* D as well, which else may take the next P's address for the dead one's. */
+static void begin_anew(void)
 {
-  bool is = true;
-  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
-    const uint8_t *bytes = (uint8_t *)one->node->bases[region] + (size_t)block * PAIR_BLOCK_BYTES;
-    is = is && test_memory_all_are(bytes, value, PAIR_BLOCK_BYTES);
-  }
-  return is;
-}
-
-static void finish(const engine *one)
-{
-  if (one->is_device) {
-    cuda_driver_must(driver->stream_synchronize(one->stream));
-  }
+  pair_close_node(&p.consumer);
+  open_producer();
+  open_consumer();
 }
 
 /* ---- rounds ---- */
 
-typedef struct round_counts {
-  unsigned loaded;
-  unsigned refused;
-} round_counts;
+/* A lease of P's, and D's load of it. */
+typedef struct round {
+  uint64_t seed; /* and the load's id */
+  kvf_prng prng;
+  trouble trouble;
+  uint8_t value;
+  engine_write next;
+  bool is_live;           /* when the load begins: its copies are most of it */
+  uint64_t copies_before; /* the load */
+  pair_ticket ticket;
+  kvf_report report;
+  bool is_released;
+} round;
 
 static void sleep_us(uint64_t us)
 {
-  const struct timespec pause = {.tv_nsec = (long)us * 1000};
+  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
   (void)nanosleep(&pause, NULL);
 }
 
-/* The load's outcome, and then its release. */
-static kvf_status wait_for_load(uint64_t id)
+/* The load's report and then its release, if they come so soon. */
+static void take_events(round *r, uint64_t within_us)
 {
-  const uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
-  kvf_status status = KVF_DEADLINE;
-  kvf_event event;
-  for (;;) {
+  const uint64_t until_ns = kvf_clock_now() + within_us * 1000;
+  while (!r->is_released && kvf_clock_now() < until_ns) {
+    kvf_event event;
     if (kvf_node_poll(p.consumer.node, &event, 1) == 0) {
-      assert_true(pair_now_ms() < until_ms);
       sleep_us(20);
-    } else if (event.id == id && event.kind == KVF_EVENT_LOAD) {
-      status = (kvf_status)event.u.report.status;
-    } else if (event.id == id && event.kind == KVF_EVENT_RELEASED) {
-      return status;
+    } else if (event.id == r->seed && event.kind == KVF_EVENT_LOAD) {
+      r->report = event.u.report;
+    } else if (event.id == r->seed && event.kind == KVF_EVENT_RELEASED) {
+      r->is_released = true;
     }
   }
 }
 
-/* A lease of blocks that the producer's engine writes, and that may get their next owner while they are read. */
-static void run_round(uint64_t seed, round_counts *counts)
+static trouble draw_trouble(kvf_prng *prng)
 {
-  kvf_prng prng = {seed};
-  const uint8_t value = (uint8_t)(1 + kvf_prng_below(&prng, 120));
-  const uint8_t next_value = (uint8_t)(value + 120);
-  const uint64_t what_next = kvf_prng_below(&prng, 4);
-  const bool ends_early = what_next < 2;
-  const bool aborts = what_next == 2;
-  pair_ticket ticket;
+  static const trouble usual[] = {LEASE_ENDS, LEASE_ENDS, UNDISTURBED, ABORTED, STOPPED};
+  const uint64_t one_in = cuda_driver_is_named() || SANITIZED ? 64 : 12; /* processes may take long to start there */
+  if (now.is_apart && kvf_prng_below(prng, one_in) == 0) {
+    return KILLED;
+  }
+  return usual[kvf_prng_below(prng, now.is_apart ? 5 : 4)];
+}
+
+/* That this process has asked the linked fake for. */
+static uint64_t copies_count(void)
+{
+  return fake_cuda_calls("cuLaunchKernel") + fake_cuda_calls("cuMemcpyBatchAsync") + fake_cuda_calls("cuMemcpyAsync");
+}
+
+/* D's copies are not done from the first on, until they are let go. A real device is as late as it is. */
+static void hold_copies(const round *r)
+{
+  const uint64_t until_ns = kvf_clock_now() + usual_us[true] * 1000;
+  while (copies_count() == r->copies_before && kvf_clock_now() < until_ns) {
+  }
+  fake_cuda_stall_device(0, true);
+}
+
+static void make_trouble(round *r)
+{
+  const bool is_before_copies = now.is_apart && r->is_live && (r->trouble == LEASE_ENDS || r->trouble == KILLED);
+  if (is_before_copies) {
+    hold_copies(r);
+  } else {
+    sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
+  }
+  switch (r->trouble) {
+    case LEASE_ENDS:
+      producer_process_write_over(&producer, &r->ticket, r->next);
+      break;
+    case ABORTED:
+      (void)kvf_load_abort(p.consumer.node, r->seed);
+      break;
+    case STOPPED:
+      producer_process_stop(&producer);
+      take_events(r, kvf_prng_below(&r->prng, 4 * usual_us[r->is_live]));
+      counts.loaded_from_stopped += r->is_released && r->report.status == KVF_OK;
+      producer_process_continue(&producer);
+      break;
+    case KILLED:
+      producer_process_kill(&producer);
+      break;
+    default:
+      break;
+  }
+  if (is_before_copies) {
+    sleep_us(WRITTEN_US);
+    fake_cuda_stall_device(0, false);
+  }
+}
+
+static void write_destination(uint8_t value)
+{
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    pair_write(&p.consumer, FIRST + i, value);
+  }
+}
+
+static bool is_expected(trouble what, kvf_status refused)
+{
+  switch (what) {
+    case LEASE_ENDS:
+      return refused == KVF_LEASE_EXPIRED;
+    case ABORTED:
+      return refused == KVF_ABORTED;
+    case KILLED: /* the second: while D was importing P's memory */
+      return refused == KVF_PEER_DOWN || refused == KVF_TRANSFER_SETUP;
+    default:
+      return false;
+  }
+}
+
+/* Each block that D is told is good has the lease's bytes. */
+static void judge(const round *r)
+{
+  const kvf_status status = (kvf_status)r->report.status;
+  for (uint32_t i = 0; i < r->report.prefix; i++) {
+    counts.wrong += pair_is_written(&p.consumer, FIRST + i, r->value) ? 0 : 1;
+  }
+  counts.loaded[r->trouble] += status == KVF_OK;
+  counts.refused[r->trouble] += status != KVF_OK;
+  const bool is_good = status == KVF_OK ? r->report.prefix == BLOCKS : is_expected(r->trouble, status);
+  if (!is_good || (counts.wrong > 0 && now.breach == KEEPS_RULES)) {
+    fail_msg("seed %llu, %s: %s, %u blocks are said to be good, %u of them wrongly", (unsigned long long)r->seed,
+             trouble_names[r->trouble], kvf_status_name(status), r->report.prefix, counts.wrong);
+  }
+}
+
+/* The blocks of both get their next owner: at D, nobody else writes any more. */
+static void end_round(const round *r)
+{
+  write_destination(255);
+  if (r->trouble == KILLED) {
+    close_dead_producer();
+  } else if (r->trouble != LEASE_ENDS) {
+    producer_process_write_over(&producer, &r->ticket, r->next);
+  }
+  pair_finish(&p.consumer);
+  for (uint32_t i = 0; i < BLOCKS; i++) {
+    assert_true(pair_is_written(&p.consumer, FIRST + i, 255));
+  }
+  if (r->trouble == KILLED) {
+    begin_anew();
+  }
+}
+
+static void run_round(uint64_t seed)
+{
+  static round r;
+  r = (round){.seed = seed, .prng = {seed}};
+  r.trouble = draw_trouble(&r.prng);
+  r.value = (uint8_t)(1 + kvf_prng_below(&r.prng, 120));
+  r.next = (engine_write){(uint8_t)(r.value + 120), now.breach == WRITES_INTO_LEASE};
+  r.is_live = now.breach != PUBLISHES_EARLY && kvf_prng_below(&r.prng, 2) == 0;
+  const engine_write write = {r.value, now.breach == PUBLISHES_EARLY};
+  const uint32_t first = (uint32_t)kvf_prng_below(&r.prng, PAIR_BLOCKS);
   fake_cuda_seed(seed);
-  pair_offer(&p.producer, (uint32_t)kvf_prng_below(&prng, PAIR_BLOCKS), BLOCKS, (uint32_t)seed, false, &ticket);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    write_block(&producer, ticket.blocks[i], value);
-    write_block(&consumer, FIRST + i, 0); /* as engines zero new blocks */
+  producer_process_write(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
+  sleep_us(r.is_live ? WRITTEN_US : 0);
+  if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
+    write_destination(0);              /* as engines zero new blocks */
   }
-  assert_int_equal(pair_publish_after(&p.producer, &ticket, point_of(&producer)), KVF_OK);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, seed, FIRST, point_of(&consumer)), KVF_OK);
-  if (ends_early) {
-    sleep_us(kvf_prng_below(&prng, MEANWHILE_US));
-    (void)kvf_lease_end(p.producer.node, &ticket.lease);
-    for (uint32_t i = 0; i < BLOCKS; i++) {
-      write_block(&producer, ticket.blocks[i], next_value);
-    }
+  const kvf_ordering_point *after = now.breach == LOADS_EARLY ? NULL : pair_point(&p.consumer);
+  r.copies_before = copies_count();
+  const uint64_t begin_ns = kvf_clock_now();
+  assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after), KVF_OK);
+  if (r.trouble != UNDISTURBED) {
+    make_trouble(&r);
   }
-  if (aborts) {
-    sleep_us(kvf_prng_below(&prng, MEANWHILE_US));
-    (void)kvf_load_abort(p.consumer.node, seed);
+  take_events(&r, PATIENCE_MS * UINT64_C(1000));
+  assert_true(r.is_released);
+  if (r.trouble == UNDISTURBED) {
+    usual_us[r.is_live] = 1 + (kvf_clock_now() - begin_ns) / 1000;
   }
-  kvf_status status = wait_for_load(seed);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    if (status == KVF_OK && !block_is(&consumer, FIRST + i, value)) {
-      fail_msg("seed %llu: block %u is wrong", (unsigned long long)seed, i);
-    }
-    write_block(&consumer, FIRST + i, 255); /* the next owner here: nobody else writes any more */
-  }
-  counts->loaded += status == KVF_OK ? 1 : 0;
-  counts->refused += status == KVF_OK ? 0 : 1;
-  if (status != KVF_OK && !(ends_early && status == KVF_LEASE_EXPIRED) && !(aborts && status == KVF_ABORTED)) {
-    fail_msg("seed %llu: %s", (unsigned long long)seed, kvf_status_name(status));
-  }
-  (void)kvf_lease_end(p.producer.node, &ticket.lease);
-  (void)pair_wait_lease_end(&p.producer, ticket.lease.id, PATIENCE_MS);
-  assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
-  finish(&consumer);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(block_is(&consumer, FIRST + i, 255));
-  }
+  judge(&r);
+  end_round(&r);
 }
 
-/* Then they have tested nothing. */
-static bool are_alike(const round_counts *counts)
+/* ---- courses ---- */
+
+/* Whether both ends of loads have been tried, and P's of all. Which comes first, the load's end or the trouble, is the
+ * machine's to say: few rounds may all end in one way. */
+static bool is_enough(void)
 {
-  return counts->loaded == 0 || counts->refused == 0;
+  unsigned loaded = 0;
+  unsigned refused = 0;
+  for (unsigned i = 0; i < TROUBLES; i++) {
+    loaded += counts.loaded[i];
+    refused += counts.refused[i];
+  }
+  const bool reads_stopped = strcmp(now.transport, "local") == 0;
+  return loaded > 0 && refused > 0 &&
+         (!now.is_apart || (counts.refused[KILLED] > 0 && (counts.loaded_from_stopped > 0 || !reads_stopped)));
 }
 
 /* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
 static unsigned seeds_count(void)
 {
   const char *asked = getenv("KVFERRY_TEST_SEEDS");
-  const unsigned usual = PAIR_BLOCK_BYTES > 4096 ? 40 : 150;
+  const unsigned usual = (PAIR_BLOCK_BYTES > 4096 ? 40u : 150u) / (now.is_apart ? 2 : 1);
   return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
 }
 
-static void run_seeds(const char *from, const char *to, const char *transport, const char *checksum)
+/* What a case that has failed has left. Its nodes stay: they may never come to an end. */
+static void abandon(void)
 {
-  const pair_option of_producer[] = {{"transports", transport},
-                                     {"checksum", checksum},
-                                     {"memory", from},
-                                     {"backoff_min_ms", "1"},
-                                     {"backoff_max_ms", "1"},
-                                     {"ucx_library", FAKE_UCP_LIBRARY},
-                                     {NULL, NULL}};
-  const pair_option of_consumer[] = {{"transports", transport},
-                                     {"checksum", checksum},
-                                     {"memory", to},
-                                     {"backoff_min_ms", "1"},
-                                     {"backoff_max_ms", "1"},
-                                     {"ucx_library", FAKE_UCP_LIBRARY},
-                                     {NULL, NULL}};
-  round_counts counts = {0};
+  if (p.consumer.node != NULL && now.is_apart) {
+    (void)kill(producer.child.pid, SIGKILL);
+    (void)child_end(&producer.child);
+  }
+  p = (pair){0};
+  fake_cuda_stall_device(0, false);
+  imports_before = test_memory_imports();
+}
+
+static void begin(course of)
+{
+  abandon();
+  now = of;
+  counts = (round_counts){0};
+  usual_us[false] = usual_us[true] = WRITTEN_US;
   driver = driver != NULL ? driver : cuda_driver_enter();
-  if (strcmp(transport, "ucx") == 0 && !driver->is_linked) {
+  if (strcmp(of.transport, "ucx") == 0 && !driver->is_linked) {
     skip(); /* the fake of UCX has the linked fake's memory alone */
   }
-  pair_open_node(&p.producer, of_producer);
-  pair_open_node(&p.consumer, of_consumer);
-  producer = engine_of(&p.producer, from);
-  consumer = engine_of(&p.consumer, to);
-  /* Which comes first, the load's end or the lease's, is the machine's to say: few rounds may all end in one way. */
-  const unsigned usual = seeds_count();
-  for (unsigned seed = 1; seed <= usual || (seed <= MOST_ROUNDS * usual && are_alike(&counts)); seed++) {
-    run_round(seed, &counts);
+  open_producer();
+  open_consumer();
+}
+
+static void end(void)
+{
+  pair_close_node(&p.consumer);
+  if (now.is_apart) {
+    producer_process_end(&producer);
+  } else {
+    pair_close_node(&p.producer);
   }
-  print_message("%s to %s over %s: loaded %u, refused %u\n", from, to, transport, counts.loaded, counts.refused);
-  assert_false(are_alike(&counts));
-  finish(&producer);
-  pair_close(&p);
   assert_int_equal(fake_ucp_violations(), 0);
+}
+
+static void run(course of)
+{
+  begin(of);
+  const unsigned usual = seeds_count();
+  for (unsigned seed = 1; seed <= usual || (seed <= MOST_ROUNDS * usual && !is_enough()); seed++) {
+    run_round(seed);
+  }
+  for (unsigned i = 0; i < TROUBLES; i++) {
+    print_message("%s: loaded %u, refused %u\n", trouble_names[i], counts.loaded[i], counts.refused[i]);
+  }
+  print_message("loaded while P stood still: %u\n", counts.loaded_from_stopped);
+  assert_true(is_enough());
+  end();
+}
+
+static void run_here(const char *from, const char *to, const char *transport, const char *checksum)
+{
+  run((course){from, to, transport, checksum, false, KEEPS_RULES});
+}
+
+static void run_apart(const char *from, const char *to, const char *transport, const char *checksum)
+{
+  run((course){from, to, transport, checksum, true, KEEPS_RULES});
+}
+
+/* Real devices may happen to work in order. */
+static void run_breach(breach of)
+{
+  begin((course){"cuda", "cuda", "local", "off", true, of});
+  const unsigned most = MOST_ROUNDS * seeds_count();
+  unsigned seed = 0;
+  while (seed < most && counts.wrong == 0) {
+    run_round(++seed);
+  }
+  print_message("wrong blocks %s after %u rounds\n", counts.wrong > 0 ? "seen" : "NOT SEEN", seed);
+  assert_true(counts.wrong > 0 || !driver->is_fake);
+  end();
 }
 
 TEST(device_to_device_over_local)
 {
-  run_seeds("cuda", "cuda", "local", "off");
+  run_here("cuda", "cuda", "local", "off");
 }
 
 TEST(device_to_host_over_local)
 {
-  run_seeds("cuda", "host", "local", "off");
+  run_here("cuda", "host", "local", "off");
 }
 
 TEST(host_to_device_over_local)
 {
-  run_seeds("host", "cuda", "local", "off");
+  run_here("host", "cuda", "local", "off");
 }
 
 TEST(device_to_device_with_checksums)
 {
-  run_seeds("cuda", "cuda", "local", "on");
-}
-
-TEST(device_to_device_over_tcp)
-{
-  run_seeds("cuda", "cuda", "tcp", "off");
-}
-
-TEST(device_to_host_over_tcp)
-{
-  run_seeds("cuda", "host", "tcp", "off");
-}
-
-TEST(host_to_device_over_tcp)
-{
-  run_seeds("host", "cuda", "tcp", "off");
+  run_here("cuda", "cuda", "local", "on");
 }
 
 TEST(device_to_device_over_ucx)
 {
-  run_seeds("cuda", "cuda", "ucx", "off");
+  run_here("cuda", "cuda", "ucx", "off");
 }
 
 TEST(device_to_host_over_ucx)
 {
-  run_seeds("cuda", "host", "ucx", "off");
+  run_here("cuda", "host", "ucx", "off");
 }
 
 TEST(host_to_device_over_ucx)
 {
-  run_seeds("host", "cuda", "ucx", "off");
+  run_here("host", "cuda", "ucx", "off");
+}
+
+/* ---- P in a process of its own ---- */
+
+TEST(apart_over_local)
+{
+  run_apart("cuda", "cuda", "local", "off");
+}
+
+TEST(apart_over_local_with_checksums)
+{
+  run_apart("cuda", "cuda", "local", "on");
+}
+
+TEST(apart_to_host_over_local)
+{
+  run_apart("cuda", "host", "local", "off");
+}
+
+TEST(apart_mapped_over_local)
+{
+  run_apart("mapped", "cuda", "local", "off");
+}
+
+TEST(apart_mapped_over_local_with_checksums)
+{
+  run_apart("mapped", "cuda", "local", "on");
+}
+
+TEST(apart_over_tcp)
+{
+  run_apart("cuda", "cuda", "tcp", "off");
+}
+
+TEST(apart_over_tcp_with_checksums)
+{
+  run_apart("cuda", "cuda", "tcp", "on");
+}
+
+TEST(apart_to_host_over_tcp)
+{
+  run_apart("cuda", "host", "tcp", "off");
+}
+
+TEST(apart_from_host_over_tcp)
+{
+  run_apart("host", "cuda", "tcp", "off");
+}
+
+TEST(apart_publishing_early_is_seen)
+{
+  run_breach(PUBLISHES_EARLY);
+}
+
+TEST(apart_loading_early_is_seen)
+{
+  run_breach(LOADS_EARLY);
+}
+
+TEST(apart_writing_into_a_lease_is_seen)
+{
+  run_breach(WRITES_INTO_LEASE);
+}
+
+int main(int argc, char **argv)
+{
+  const char *argument = argc > 1 ? argv[1] : NULL;
+  const bool is_producer = argument != NULL && strcmp(argument, "--producer") == 0;
+  return is_producer ? producer_process_main() : test_run(argument);
 }

@@ -29,7 +29,7 @@ static void outlive(const char *transports)
   kvf_peer_stat peer;
   const pair_option options[] = {{"transports", transports}, {NULL, NULL}};
   pair_open_node(&consumer, options);
-  producer_process_start(&producer, transports);
+  producer_process_start(&producer, options);
   producer_process_offer(&producer, 0, COUNT, 1, &ticket);
   load_whole(&consumer, &ticket, 1);
   producer_process_fork(&producer);

@@ -1,5 +1,6 @@
 #include "pair.h"
 
+#include "../../cuda_driver.h"
 #include "../../memory_kind.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -8,6 +9,7 @@
 #include <time.h>
 
 #define PATIENT_MS 20000
+#define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
 
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
@@ -73,8 +75,11 @@ static uint32_t memory_named(const char *name)
   static const struct {
     const char *name;
     uint32_t memory;
-  } kinds[] = {
-      {"host", KVF_MEMORY_HOST}, {"cuda", KVF_MEMORY_CUDA}, {"test", TEST_MEMORY}, {"other", TEST_MEMORY_OTHER}};
+  } kinds[] = {{"host", KVF_MEMORY_HOST},
+               {"cuda", KVF_MEMORY_CUDA},
+               {"mapped", KVF_MEMORY_CUDA},
+               {"test", TEST_MEMORY},
+               {"other", TEST_MEMORY_OTHER}};
   size_t i = 0;
   while (strcmp(kinds[i].name, name) != 0) {
     i++;
@@ -82,14 +87,21 @@ static uint32_t memory_named(const char *name)
   return kinds[i].memory;
 }
 
-/* Of its kind, all zeros. */
+static void *allocate(const pair_node *n, size_t bytes)
+{
+  if (n->is_mapped) {
+    return test_memory_map(bytes);
+  }
+  return n->memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(n->memory, bytes);
+}
+
+/* Of its kind; all zeros, unless it is mapped. */
 static void register_memory(pair_node *n)
 {
   kvf_region regions[PAIR_REGIONS];
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
-    const size_t bytes = (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES;
-    n->bases[i] = n->memory == KVF_MEMORY_HOST ? calloc(1, bytes) : test_memory_allocate(n->memory, bytes);
-    n->pool[i] = test_memory_bytes(n->bases[i]);
+    n->bases[i] = allocate(n, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
+    n->pool[i] = n->is_mapped ? NULL : test_memory_bytes(n->bases[i]);
     regions[i] = (kvf_region){.base = n->bases[i],
                               .stride_bytes = PAIR_BLOCK_BYTES,
                               .block_bytes = PAIR_BLOCK_BYTES,
@@ -122,6 +134,67 @@ void pair_move(pair_node *n)
   register_memory(n);
 }
 
+/* ---- a node's engine ---- */
+
+const kvf_ordering_point *pair_point(pair_node *n)
+{
+  if (n->memory != KVF_MEMORY_CUDA) {
+    return NULL;
+  }
+  if (n->point.handle == NULL) {
+    kvf_cu_stream stream;
+    cuda_driver_must(cuda_driver_open()->cuda->api.stream_create_with_priority(&stream, KVF_CU_STREAM_NON_BLOCKING, 0));
+    n->point = (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = stream};
+  }
+  return &n->point;
+}
+
+/* Not a race with readers that are too late: as write_block(). No memset(), which the sanitizer would see. */
+__attribute__((no_sanitize("thread"))) static void write_value(volatile uint8_t *to, uint8_t value)
+{
+  for (size_t i = 0; i < PAIR_BLOCK_BYTES; i++) {
+    to[i] = value;
+  }
+}
+
+void pair_write(pair_node *n, uint32_t block, uint8_t value)
+{
+  const kvf_ordering_point *point = pair_point(n);
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    uint8_t *to = (uint8_t *)n->bases[region] + (size_t)block * PAIR_BLOCK_BYTES;
+    if (point != NULL) {
+      cuda_driver_fill(point->handle, to, PAIR_BLOCK_BYTES, value, LATE_NS);
+    } else {
+      write_value(to, value);
+    }
+  }
+}
+
+bool pair_is_written(const pair_node *n, uint32_t block, uint8_t value)
+{
+  bool is = true;
+  for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
+    const uint8_t *bytes = (uint8_t *)n->bases[region] + (size_t)block * PAIR_BLOCK_BYTES;
+    is = is && test_memory_all_are(bytes, value, PAIR_BLOCK_BYTES);
+  }
+  return is;
+}
+
+void pair_finish(const pair_node *n)
+{
+  if (n->point.handle != NULL) {
+    cuda_driver_must(cuda_driver_open()->stream_synchronize(n->point.handle));
+  }
+}
+
+static void end_engine(const pair_node *n)
+{
+  pair_finish(n);
+  if (n->point.handle != NULL) {
+    cuda_driver_must(cuda_driver_open()->cuda->api.stream_destroy(n->point.handle));
+  }
+}
+
 void pair_open_node(pair_node *n, const pair_option *options)
 {
   kvf_config config;
@@ -139,6 +212,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
   for (; options != NULL && options->name != NULL; options++) {
     if (strcmp(options->name, "memory") == 0) {
       memory = memory_named(options->value);
+      n->is_mapped = strcmp(options->value, "mapped") == 0;
     } else if (strcmp(options->name, "model") == 0) {
       assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
     } else {
@@ -165,6 +239,7 @@ void pair_close_node(pair_node *n)
     return;
   }
   kvf_node_close(n->node);
+  end_engine(n);
   free_memory(n, n->bases);
   free_memory(n, n->left);
   free_log(n->log);
@@ -257,14 +332,13 @@ static void list_groups(const uint32_t *ids, uint32_t count, all_groups *out)
   out->blocks = (kvf_blocks){.ids = out->ids, .counts = out->counts, .groups = pair_groups};
 }
 
-void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out)
+void pair_reserve(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, pair_ticket *out)
 {
   memset(out, 0, sizeof(*out));
   out->count = count;
   out->prompt = pair_prompt(count * PAIR_BLOCK_TOKENS, seed);
   for (uint32_t i = 0; i < count; i++) {
     out->blocks[i] = (first + 2 * i) % PAIR_BLOCKS;
-    pair_fill(producer, out->blocks[i], seed, i);
   }
   assert_int_equal(kvf_lease_reserve(producer->node, pair_groups * count, 0, &out->lease), KVF_OK);
   all_groups all;
@@ -272,6 +346,14 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
   assert_int_equal(kvf_ticket_make(producer->node, &out->lease, &all.blocks, &out->prompt, out->text, sizeof(out->text),
                                    &out->bytes),
                    KVF_OK);
+}
+
+void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out)
+{
+  pair_reserve(producer, first, count, seed, out);
+  for (uint32_t i = 0; i < count; i++) {
+    pair_fill(producer, out->blocks[i], seed, i);
+  }
   if (publish) {
     pair_publish(producer, out);
   }

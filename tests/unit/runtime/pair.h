@@ -34,6 +34,8 @@ typedef struct pair_node {
   void *bases[PAIR_REGIONS];   /* what they are registered as */
   void *left[PAIR_REGIONS];    /* what pair_move() has left behind */
   uint32_t memory;             /* kvf_memory_kind */
+  bool is_mapped;              /* CUDA's, by test_memory_map(): the test has no pointer to it */
+  kvf_ordering_point point;    /* its engine's stream, if it has worked on a device */
   pair_log *log;
   uint32_t marks; /* lines of pair_logged()'s own */
 } pair_node;
@@ -55,8 +57,8 @@ extern const kvf_layout *pair_layout;
 extern uint32_t pair_groups;
 
 /* Options of both nodes, may be NULL; "model" is one of the identity's fields, "memory" says the kind: "host",
- * "cuda", "test" or "other" (memory_kind.h). Fails the test if a node does not start. Where a test says nothing else, a
- * peer counts as stalled only after a time that no busy machine makes it wait. */
+ * "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or "other" (memory_kind.h). Fails the test if a node does not start.
+ * Where a test says nothing else, a peer counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */
@@ -71,6 +73,17 @@ kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed);
 void pair_fill(pair_node *n, uint32_t block, uint32_t seed, uint32_t position);
 bool pair_holds(const pair_node *n, uint32_t block, uint32_t seed, uint32_t position);
 
+/* ---- a node's engine. Where its memory is CUDA's it works on a stream, late: the thread is in cuda_driver_enter()
+ * ---- */
+
+/* Gives all of a block this one value. */
+void pair_write(pair_node *n, uint32_t block, uint8_t value);
+bool pair_is_written(const pair_node *n, uint32_t block, uint8_t value);
+/* What it has written so far; NULL: it writes at once. */
+const kvf_ordering_point *pair_point(pair_node *n);
+/* Waits until all is written. */
+void pair_finish(const pair_node *n);
+
 typedef struct pair_ticket {
   char text[8192];
   size_t bytes;
@@ -82,6 +95,8 @@ typedef struct pair_ticket {
 
 /* Reserves, fills blocks first, first+2, … of the producer, makes the ticket; publishes if `publish`. */
 void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, bool publish, pair_ticket *out);
+/* The same, but the blocks are not filled, and nothing is published. */
+void pair_reserve(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, pair_ticket *out);
 void pair_publish(pair_node *producer, const pair_ticket *ticket);
 kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, const kvf_ordering_point *after);
 

@@ -1,4 +1,7 @@
 #include "producer_process.h"
+
+#include "../../cuda_driver.h"
+#include "fake_cuda.h"
 #include "test.h"
 
 #include <fcntl.h>
@@ -9,15 +12,24 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TAKEN 32 /* descriptors of a child; more than a node has */
+#define WRITES_BEFORE 30
+#define READ_MS 5 /* readers come to a lease that has been written over */
+#define TAKEN 32  /* descriptors of a child; more than a node has */
 
 typedef enum order_kind { ORDER_OFFER = 1, ORDER_OVERWRITE = 2, ORDER_FORK = 3 } order_kind;
+
+/* As it travels. */
+typedef struct option_text {
+  char name[32];
+  char value[256];
+} option_text;
 
 typedef struct order {
   order_kind kind;
   uint32_t first;
   uint32_t count;
   uint32_t seed;
+  engine_write write; /* its value is 0: the bytes of the seed are there at once */
   pair_ticket ticket; /* OVERWRITE, and the answer to OFFER */
 } order;
 
@@ -65,34 +77,77 @@ static bool fork_child(const pair_node *node)
   return closed;
 }
 
+static void write_blocks(pair_node *node, const order *what)
+{
+  for (uint32_t i = 0; i < what->ticket.count; i++) {
+    if (what->write.value != 0) {
+      pair_write(node, what->ticket.blocks[i], what->write.value);
+    } else {
+      pair_fill(node, what->ticket.blocks[i], what->seed, i);
+    }
+  }
+}
+
+static void offer(pair_node *node, order *what)
+{
+  fake_cuda_seed(what->seed);
+  pair_reserve(node, what->first, what->count, what->seed, &what->ticket);
+  for (int i = 0; i < WRITES_BEFORE && what->write.out_of_order; i++) { /* readers come before the last */
+    pair_write(node, what->ticket.blocks[0], (uint8_t)(what->write.value + 1));
+  }
+  write_blocks(node, what);
+  const kvf_ordering_point *after = what->write.out_of_order ? NULL : pair_point(node);
+  assert_int_equal(pair_publish_after(node, &what->ticket, after), KVF_OK);
+}
+
+static void overwrite(pair_node *node, const order *what)
+{
+  const kvf_lease *lease = &what->ticket.lease;
+  if (what->write.out_of_order) {
+    write_blocks(node, what);
+    pair_finish(node);
+    pair_sleep_ms(READ_MS);
+  }
+  (void)kvf_lease_end(node->node, lease);
+  if (!what->write.out_of_order) {
+    write_blocks(node, what);
+  }
+  (void)pair_wait_lease_end(node, lease->id, PAIR_LATE_MS);
+  assert_int_equal(kvf_lease_release(node->node, lease->id), KVF_OK);
+}
+
 static bool carry_out(pair_node *node, order *what)
 {
-  if (what->kind == ORDER_FORK) {
-    return fork_child(node);
+  switch (what->kind) {
+    case ORDER_OFFER:
+      offer(node, what);
+      break;
+    case ORDER_OVERWRITE:
+      overwrite(node, what);
+      break;
+    case ORDER_FORK:
+      return fork_child(node);
   }
-  if (what->kind == ORDER_OFFER) {
-    pair_offer(node, what->first, what->count, what->seed, true, &what->ticket);
-    return true;
-  }
-  (void)kvf_lease_end(node->node, &what->ticket.lease);
-  for (uint32_t i = 0; i < what->ticket.count; i++) {
-    pair_fill(node, what->ticket.blocks[i], what->seed, i);
-  }
-  (void)kvf_lease_release(node->node, what->ticket.lease.id);
   return true;
 }
 
 int producer_process_main(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  char transports[32];
-  if (!child_receive(STDIN_FILENO, transports, sizeof(transports))) {
+  option_text texts[PRODUCER_OPTIONS_MAX];
+  pair_option options[PRODUCER_OPTIONS_MAX + 1] = {{NULL, NULL}};
+  if (!child_receive(STDIN_FILENO, texts, sizeof(texts))) {
     return EXIT_FAILURE;
   }
-  const pair_option options[] = {{"transports", transports}, {NULL, NULL}};
+  for (int i = 0; i < PRODUCER_OPTIONS_MAX && texts[i].name[0] != '\0'; i++) {
+    options[i] = (pair_option){texts[i].name, texts[i].value};
+  }
   pair_node node;
   order *what = calloc(1, sizeof(*what));
   pair_open_node(&node, options);
+  if (node.memory == KVF_MEMORY_CUDA) {
+    (void)cuda_driver_enter();
+  }
   while (what != NULL && child_receive(STDIN_FILENO, what, sizeof(*what))) {
     if (!carry_out(&node, what) || !child_send(STDIN_FILENO, what, sizeof(*what))) {
       break;
@@ -105,12 +160,22 @@ int producer_process_main(void)
 
 /* ---- the test ---- */
 
-void producer_process_start(producer_process *process, const char *transports)
+void producer_process_start(producer_process *process, const pair_option *options)
 {
-  char named[32] = {0};
+  option_text texts[PRODUCER_OPTIONS_MAX] = {0};
+  *process = (producer_process){.here = NULL};
+  for (int i = 0; options[i].name != NULL; i++) {
+    assert_true(i < PRODUCER_OPTIONS_MAX && strlen(options[i].value) < sizeof(texts[i].value));
+    (void)snprintf(texts[i].name, sizeof(texts[i].name), "%s", options[i].name);
+    (void)snprintf(texts[i].value, sizeof(texts[i].value), "%s", options[i].value);
+  }
   assert_true(child_start(&process->child, "--producer", SOCK_STREAM));
-  (void)snprintf(named, sizeof(named), "%s", transports);
-  assert_true(child_send(process->child.channel, named, sizeof(named)));
+  assert_true(child_send(process->child.channel, texts, sizeof(texts)));
+}
+
+void producer_process_here(producer_process *process, pair_node *node)
+{
+  *process = (producer_process){.here = node};
 }
 
 void producer_process_end(producer_process *process)
@@ -143,33 +208,48 @@ void producer_process_release(producer_process *process)
 
 static void give_order(producer_process *process, order *what)
 {
+  if (process->here != NULL) {
+    assert_true(carry_out(process->here, what));
+    return;
+  }
   assert_true(child_send(process->child.channel, what, sizeof(*what)));
   assert_true(child_receive(process->child.channel, what, sizeof(*what)));
 }
 
-void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
-                            pair_ticket *ticket)
+void producer_process_write(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
+                            engine_write write, pair_ticket *ticket)
 {
   order *what = calloc(1, sizeof(*what));
   assert_non_null(what);
-  what->kind = ORDER_OFFER;
-  what->first = first;
-  what->count = count;
-  what->seed = seed;
+  *what = (order){.kind = ORDER_OFFER, .first = first, .count = count, .seed = seed, .write = write};
   give_order(process, what);
   *ticket = what->ticket;
   free(what);
 }
 
-void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed)
+void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
+                            pair_ticket *ticket)
+{
+  producer_process_write(process, first, count, seed, (engine_write){0}, ticket);
+}
+
+static void overwrite_by(producer_process *process, const pair_ticket *ticket, uint32_t seed, engine_write write)
 {
   order *what = calloc(1, sizeof(*what));
   assert_non_null(what);
-  what->kind = ORDER_OVERWRITE;
-  what->seed = seed;
-  what->ticket = *ticket;
+  *what = (order){.kind = ORDER_OVERWRITE, .seed = seed, .write = write, .ticket = *ticket};
   give_order(process, what);
   free(what);
+}
+
+void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed)
+{
+  overwrite_by(process, ticket, seed, (engine_write){0});
+}
+
+void producer_process_write_over(producer_process *process, const pair_ticket *ticket, engine_write write)
+{
+  overwrite_by(process, ticket, 0, write);
 }
 
 void producer_process_fork(producer_process *process)

@@ -41,7 +41,7 @@ static void open_world(world *w, const char *transports, const char *streams)
   memset(w, 0, sizeof(*w));
   w->prng.state = 4;
   w->next_id = 1;
-  producer_process_start(&w->producer, transports);
+  producer_process_start(&w->producer, options);
   pair_open_node(&w->consumer, options);
   for (uint32_t i = 0; i < PAIR_REGIONS; i++) {
     w->snapshot[i] = malloc(DESTINATION_BYTES);

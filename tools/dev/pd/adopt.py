@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvferry import Point, _kvferry
 from kvferry.engine.log import logger
@@ -17,7 +17,6 @@ from kvferry.vllm.worker import Worker
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 DEVICE = 0
 DEFAULT_STREAM = 0
@@ -45,10 +44,10 @@ class Driver:
 
 
 class AdoptedWorker(Worker):
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+    def __init__(self, vllm_config: VllmConfig, *rest: Any) -> None:
         self._driver = Driver(vllm_config.kv_transfer_config.kv_connector_extra_config["cuda_library"])
         self._driver.make_context()
-        super().__init__(vllm_config, kv_cache_config)
+        super().__init__(vllm_config, *rest)
 
     def open(self) -> None:
         for tensor in self._kv_caches.values():
