@@ -1,0 +1,152 @@
+"""Processes that stand for engines: told what to do over a socket, stopped, killed, and gone when we are (children.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import children
+
+STOP_LIMIT_S, END_LIMIT_S = 10.0, 15.0
+SAID_CHARACTERS = 2000
+"""Of a log's end."""
+
+
+class PartyError(RuntimeError):
+    """A party has ended, did not answer in time, or its call raised; the text says which."""
+
+
+class Party:
+    """Calls are answered in any order. All threads of its process group stand still or go on together."""
+
+    def __init__(self, name: str, words: Sequence[str], env: Mapping[str, str], logs: Path, limit_s: float) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory(prefix="kvferry-")
+        self._listener = Listener(f"{self._folder.name}/socket")
+        logs.mkdir(parents=True, exist_ok=True)
+        self._log = logs / f"{name}.log"
+        self._answers: dict[int, Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._hello: Future[dict[str, Any]] = Future()
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                children.command(limit_s, [sys.executable, *words, self._listener.address]),  # type: ignore[list-item]
+                env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            self._connection = self._listener.accept()
+            self._hello.set_result(self._connection.recv())
+            while True:
+                key, answer, error = self._connection.recv()
+                future = self._answers.pop(key)
+                if error:
+                    future.set_exception(PartyError(f"{self.name}: {error}"))
+                else:
+                    future.set_result(answer)
+        self._fail("it has ended")
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            waiting, self._answers = [self._hello, *self._answers.values()], {}
+            for future in waiting:
+                with contextlib.suppress(InvalidStateError):
+                    future.set_exception(PartyError(f"{self.name}: {why}: {self.said()}"))
+
+    def ready(self, limit_s: float) -> dict[str, Any]:
+        """What it says of itself, once it can work."""
+        until = time.monotonic() + limit_s
+        while not self._hello.done():
+            if self._child.poll() is not None:
+                self._fail("it has ended")
+            elif time.monotonic() > until:
+                raise PartyError(f"{self.name}: not ready after {limit_s:.0f} s: {self.said()}")
+            time.sleep(0.02)
+        return self._hello.result()
+
+    def submit(self, call: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            self._answers[id(future)] = future
+            try:
+                self._connection.send((id(future), call, args))
+            except OSError:
+                del self._answers[id(future)]
+                future.set_exception(PartyError(f"{self.name}: it has ended"))
+        return future
+
+    def call(self, call: str, *args: Any, limit_s: float) -> Any:
+        return answer_of(self.submit(call, *args), limit_s)
+
+    @property
+    def group(self) -> int:
+        return int(self._hello.result()["pid"])
+
+    def stop(self) -> None:
+        """Until every thread of the group stands still: the kernel tells them one by one."""
+        os.killpg(self.group, signal.SIGSTOP)
+        until = time.monotonic() + STOP_LIMIT_S
+        while any(state not in "TtZX" for state in states_of(self.group)):
+            if time.monotonic() > until:
+                raise PartyError(f"{self.name}: it does not stand still")
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        os.killpg(self.group, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """The engine's processes at once; what they leave behind their supervisor ends."""
+        with contextlib.suppress(ProcessLookupError, PartyError):
+            os.killpg(self.group, signal.SIGKILL)
+        self.close()
+
+    def close(self) -> None:
+        self._child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_LIMIT_S)
+        self._listener.close()
+        self._folder.cleanup()
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")[-SAID_CHARACTERS:]
+
+
+def answer_of(future: Future[Any], limit_s: float) -> Any:
+    try:
+        return future.result(limit_s)
+    except TimeoutError as late:
+        raise PartyError(f"no answer after {limit_s:.0f} s") from late
+
+
+def states_of(group: int) -> list[str]:
+    """Of each thread of a process group: a letter (proc(5))."""
+    states = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
+            if _fields(process / "stat")[2] == str(group):
+                states += [_fields(thread)[0] for thread in process.glob("task/*/stat")]
+    return states
+
+
+def _fields(stat: Path) -> list[str]:
+    """From the state on: the name before it may hold anything."""
+    return stat.read_text().rpartition(")")[2].split()
+
+
+def say_hello(address: str, **facts: Any) -> Connection:
+    """In the party's process."""
+    connection = Client(address)
+    connection.send({"pid": os.getpid(), **facts})
+    return connection
