@@ -28,7 +28,7 @@ import children
 import sizes
 import vllm_set
 from asks import ASKS_FOR_TICKET, Answer, Ask
-from parties import Party, PartyError, answer_of
+from parties import Party, PartyError, answer_of, supervised
 from rows import Figures, Rows, spread_ms
 from sizes import HERE, Size
 
@@ -43,6 +43,8 @@ PARTIES = {"P": {"transports": "local,tcp", "checksum": "on", "lease_wait_ms": 6
            "R": {"transports": "local", "checksum": "on"}, "T": {"transports": "tcp"}}
 """kvferry's options."""
 NO_START = 3
+END_S = 30.0
+"""After the last minute: what is left is ended then."""
 FIRST_USE_LIMIT_S, START_LIMIT_S, ASK_LIMIT_S, CALL_LIMIT_S, FREE_LIMIT_S = 90.0, 300.0, 120.0, 30.0, 30.0
 Tokens = list[int]
 
@@ -63,7 +65,7 @@ class Engines:
         for name, own in PARTIES.items():
             words = [str(HERE / "engine_process.py"), json.dumps(sizes.engine_options(size, model, own, library))]
             self._starts[name] = lambda name=name, words=words: Party(  # type: ignore[misc]
-                f"{runner}-{name}", words, env, WORK / "logs/engines", rows.left_s() + CALL_LIMIT_S)
+                f"{runner}-{name}", words, env, WORK / "logs/engines")
         self._up: dict[str, Party] = {}
         self._expected: dict[tuple[int, ...], Answer] = {}
 
@@ -140,7 +142,9 @@ class Engines:
         expected = self.expected(prompts)
         equal = sum(answer.tokens == right for answer, right in zip(answers, expected, strict=True))
         figures: Figures = {"right": equal == len(prompts) and loads in (None, found["loads"]), "equal": equal, "of": len(prompts)}
-        figures |= {key: value for key, value in found.items() if key != "grown" and value not in ({}, None)}
+        figures |= {key: value for key, value in found.items() if key != "grown" and value != {}}
+        if failed := sorted({str(answer.reason) for answer in answers} - {"length"}):
+            figures["failed"] = failed
         if equal < len(prompts):
             figures["first_apart"] = [apart_at(answer.tokens, right) for answer, right in zip(answers, expected, strict=True)
                                       if answer.tokens != right]
@@ -355,6 +359,8 @@ def main() -> int:
     parser.add_argument("--fake", action="store_true", help="on the CPU, with the fake of the driver")
     parser.add_argument("--minutes", type=float, default=5)
     given = parser.parse_args()
+    if (status := supervised(60 * given.minutes + END_S)) is not None:
+        return status
     rows = Rows(given.out / "engines.jsonl", given.minutes)
     library = next((str(path) for path in FAKES if path.exists()), "") if given.fake else ""
     if given.fake and not library:

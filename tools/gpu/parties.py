@@ -1,4 +1,4 @@
-"""Processes that stand for engines: told what to do over a socket, stopped, killed, and gone when we are (children.py)."""
+"""Processes that stand for engines: told what to do over a socket, stopped, killed; and supervised(), by which none outlives us."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from typing import Any
 
 import children
 
-STOP_LIMIT_S, END_LIMIT_S = 10.0, 15.0
+STOP_LIMIT_S, END_LIMIT_S = 10.0, 10.0
+SUPERVISED = "KVFERRY_GPU_SUPERVISED"
 SAID_CHARACTERS = 2000
 """Of a log's end."""
 
@@ -30,7 +31,7 @@ class PartyError(RuntimeError):
 class Party:
     """Calls are answered in any order. All threads of its process group stand still or go on together."""
 
-    def __init__(self, name: str, words: Sequence[str], env: Mapping[str, str], logs: Path, limit_s: float) -> None:
+    def __init__(self, name: str, words: Sequence[str], env: Mapping[str, str], logs: Path) -> None:
         self.name = name
         self._folder = tempfile.TemporaryDirectory(prefix="kvferry-")
         self._listener = Listener(f"{self._folder.name}/socket")
@@ -39,10 +40,11 @@ class Party:
         self._answers: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
         self._hello: Future[dict[str, Any]] = Future()
-        with self._log.open("ab") as log:
-            self._child = subprocess.Popen(
-                children.command(limit_s, [sys.executable, *words, self._listener.address]),  # type: ignore[list-item]
-                env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        with self._log.open("wb") as log:
+            # In our session: Linux schedules sessions as groups (sched_autogroup), and vLLM's workers, which yield while they
+            # wait, keep threads of other sessions from running.
+            self._child = subprocess.Popen([sys.executable, *words, str(self._listener.address)], env={**os.environ, **env},
+                                           stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -90,37 +92,44 @@ class Party:
     def call(self, call: str, *args: Any, limit_s: float) -> Any:
         return answer_of(self.submit(call, *args), limit_s)
 
-    @property
-    def group(self) -> int:
-        return int(self._hello.result()["pid"])
-
     def stop(self) -> None:
         """Until every thread of the group stands still: the kernel tells them one by one."""
-        os.killpg(self.group, signal.SIGSTOP)
+        os.killpg(self._child.pid, signal.SIGSTOP)
         until = time.monotonic() + STOP_LIMIT_S
-        while any(state not in "TtZX" for state in states_of(self.group)):
+        while any(state not in "TtZX" for state in states_of(self._child.pid)):
             if time.monotonic() > until:
                 raise PartyError(f"{self.name}: it does not stand still")
             time.sleep(0.001)
 
     def go_on(self) -> None:
-        os.killpg(self.group, signal.SIGCONT)
+        os.killpg(self._child.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """The engine's processes at once; what they leave behind their supervisor ends."""
-        with contextlib.suppress(ProcessLookupError, PartyError):
-            os.killpg(self.group, signal.SIGKILL)
-        self.close()
+        """All of its processes at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._listener.close()
+        self._folder.cleanup()
 
     def close(self) -> None:
         self._child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(END_LIMIT_S)
-        self._listener.close()
-        self._folder.cleanup()
+        self.kill()
 
     def said(self) -> str:
         return self._log.read_text(errors="replace")[-SAID_CHARACTERS:]
+
+
+def supervised(limit_s: float) -> int | None:
+    """Runs this program once more under children.py, which ends what it has started when it has ended, or we have. None: this is
+    that run. A session has a niceness of its own: it gets ours."""
+    if SUPERVISED in os.environ:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+        return None
+    return subprocess.run(children.command(limit_s, [sys.executable, *sys.argv]), env={**os.environ, SUPERVISED: "1"}, check=False).returncode
 
 
 def answer_of(future: Future[Any], limit_s: float) -> Any:
