@@ -37,11 +37,23 @@ int test_name_seed(void **state)
   return 0;
 }
 
+static int print_names(void)
+{
+  for (size_t i = 0; i < tests_count; i++) {
+    (void)printf("%s\n", tests[i].name);
+  }
+  return 0;
+}
+
 int test_run(const char *part)
 {
   char filter[64] = "*";
+  if (part != NULL && strcmp(part, "--list") == 0) {
+    return print_names();
+  }
   if (part != NULL) {
-    (void)snprintf(filter, sizeof(filter), "*%s*", part);
+    const bool is_whole = part[0] == '=';
+    (void)snprintf(filter, sizeof(filter), is_whole ? "%s" : "*%s*", part + is_whole);
   }
   cmocka_set_test_filter(filter);
   return _cmocka_run_group_tests("tests", tests, tests_count, NULL, NULL);

@@ -1,5 +1,5 @@
 /* cmocka, after the headers that it needs, and tests that add themselves to their program's group. main() runs them
- * all, or those whose name contains its argument. */
+ * all, or those whose name contains its argument; with =NAME that one alone; with --list it prints their names. */
 #ifndef KVF_TESTS_TEST_H
 #define KVF_TESTS_TEST_H
 

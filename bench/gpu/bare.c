@@ -24,6 +24,16 @@ void bench_list_pieces(bench_pair *pair)
   }
 }
 
+void bench_list_pinned(bench_pair *pair, bool to_host)
+{
+  uint8_t *at = pair->pinned;
+  bench_list_pieces(pair);
+  for (size_t i = 0; i < pair->listed; i++) {
+    (to_host ? pair->to : pair->from)[i] = (uintptr_t)at;
+    at += pair->bytes[i];
+  }
+}
+
 void bench_wait(bench_pair *pair)
 {
   const kvf_cuda_api *api = &pair->driver->cuda->api;
@@ -34,9 +44,9 @@ void bench_wait(bench_pair *pair)
   bench_cuda(pair->driver, result, "cuEventQuery");
 }
 
-static void post_batch(bench_pair *pair, size_t first, size_t count)
+static void post_batch(bench_pair *pair, size_t first, size_t count, unsigned flags)
 {
-  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, .flags = flags};
   size_t from_first = 0;
   size_t failed = 0;
   bench_cuda(pair->driver,
@@ -45,19 +55,20 @@ static void post_batch(bench_pair *pair, size_t first, size_t count)
              "cuMemcpyBatchAsync");
 }
 
-void bench_batch(bench_pair *pair, uint64_t pieces)
+void bench_batch(bench_pair *pair, const bench_call *call)
 {
   const uint64_t begin_ns = bench_now_ns();
-  post_batch(pair, 0, pieces);
+  post_batch(pair, 0, call->pieces, call->batch_flags);
   pair->posting_ns = bench_now_ns() - begin_ns;
   bench_wait(pair);
 }
 
-void bench_batches(bench_pair *pair, uint64_t pieces)
+void bench_batches(bench_pair *pair, const bench_call *call)
 {
   const uint64_t begin_ns = bench_now_ns();
-  for (size_t first = 0; first < pieces; first += BENCH_BATCH_PIECES) {
-    post_batch(pair, first, pieces - first < BENCH_BATCH_PIECES ? pieces - first : BENCH_BATCH_PIECES);
+  for (size_t first = 0; first < call->pieces; first += BENCH_BATCH_PIECES) {
+    const size_t left = call->pieces - first;
+    post_batch(pair, first, left < BENCH_BATCH_PIECES ? left : BENCH_BATCH_PIECES, call->batch_flags);
   }
   pair->posting_ns = bench_now_ns() - begin_ns;
   bench_wait(pair);
@@ -68,10 +79,10 @@ static void post(bench_pair *pair, kvf_cu_memory to, kvf_cu_memory from, size_t 
   bench_cuda(pair->driver, pair->driver->cuda->api.memcpy_async(to, from, bytes, pair->stream), "cuMemcpyAsync");
 }
 
-void bench_loop(bench_pair *pair, uint64_t pieces)
+void bench_loop(bench_pair *pair, const bench_call *call)
 {
   const uint64_t begin_ns = bench_now_ns();
-  for (size_t i = 0; i < pieces; i++) {
+  for (size_t i = 0; i < call->pieces; i++) {
     post(pair, pair->to[i], pair->from[i], pair->bytes[i]);
   }
   pair->posting_ns = bench_now_ns() - begin_ns;
@@ -87,20 +98,20 @@ static void copy_whole(bench_pair *pair, kvf_cu_memory to, kvf_cu_memory from)
   bench_wait(pair);
 }
 
-void bench_one(bench_pair *pair, uint64_t pieces)
+void bench_one(bench_pair *pair, const bench_call *call)
 {
-  (void)pieces;
+  (void)call;
   copy_whole(pair, (uintptr_t)pair->pool, pair->source);
 }
 
-void bench_to_device(bench_pair *pair, uint64_t pieces)
+void bench_to_device(bench_pair *pair, const bench_call *call)
 {
-  (void)pieces;
+  (void)call;
   copy_whole(pair, (uintptr_t)pair->pool, (uintptr_t)pair->pinned);
 }
 
-void bench_to_host(bench_pair *pair, uint64_t pieces)
+void bench_to_host(bench_pair *pair, const bench_call *call)
 {
-  (void)pieces;
+  (void)call;
   copy_whole(pair, (uintptr_t)pair->pinned, pair->source);
 }

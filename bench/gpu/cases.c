@@ -13,7 +13,20 @@
    bench_run_rounds}
 #define LLAMA(what) {"Llama-3-70B:80x64x64KiB" what, 80, 64, {64 * KIB, 0}}
 
+#define MATRIX(is_quick, name, blocks, bytes) \
+  {"gather", "local", false, false, false, is_quick, {name, 1, blocks, {bytes, 0}}, bench_run_matrix}
+#define COMPUTING(is_quick, ...) \
+  {"P-computing", "local", false, false, false, is_quick, __VA_ARGS__, bench_run_rounds_beside_producer}
+
 const bench_case bench_cases[] = {
+    MATRIX(true, "5120x64KiB", 5120, 64 * KIB),
+    MATRIX(true, "16384x16KiB", 16384, 16 * KIB),
+    MATRIX(false, "1280x256KiB", 1280, 256 * KIB),
+    MATRIX(false, "320x1MiB", 320, MIB),
+    MATRIX(false, "32768x4KiB", 32768, 4 * KIB),
+    MATRIX(false, "2560x128KiB", 2560, 128 * KIB),
+    MATRIX(false, "10240x32KiB", 10240, 32 * KIB),
+    MATRIX(false, "640x512KiB", 640, 512 * KIB),
     {"local", "local", false, false, false, true, LLAMA(""), bench_run_rounds},
     LOCAL(true, "5120x16KiB", 1, 5120, 16 * KIB),
     LOCAL(false, "10240x32KiB", 1, 10240, 32 * KIB),
@@ -43,8 +56,27 @@ const bench_case bench_cases[] = {
     {"local", "local", false, false, true, false, {"5120x16KiB+checksums", 1, 5120, {16 * KIB, 0}}, bench_run_rounds},
     {"first", "local", false, false, false, true, {"64x64KiB", 1, 64, {64 * KIB, 0}}, bench_run_first},
     {"calls", "local", false, false, false, true, {"64x64KiB", 1, 64, {64 * KIB, 0}}, bench_run_calls},
-    {"multiply", "local", false, false, false, true, LLAMA(""), bench_run_multiply},
-    {"multiply", "local", false, false, false, false, {"5120x16KiB", 1, 5120, {16 * KIB, 0}}, bench_run_multiply},
+    {"beside", "local", false, false, false, true, LLAMA(",launches"), bench_run_beside_launch},
+    {"beside", "local", false, false, false, true, LLAMA(",multiply"), bench_run_beside_multiply},
+    COMPUTING(true, LLAMA("")),
+    COMPUTING(false, {"5120x16KiB", 1, 5120, {16 * KIB, 0}}),
+    COMPUTING(false, {"1280x256KiB", 1, 1280, {256 * KIB, 0}}),
+    {"beside",
+     "local",
+     false,
+     false,
+     false,
+     false,
+     {"5120x16KiB,launches", 1, 5120, {16 * KIB, 0}},
+     bench_run_beside_launch},
+    {"beside",
+     "local",
+     false,
+     false,
+     false,
+     false,
+     {"5120x16KiB,multiply", 1, 5120, {16 * KIB, 0}},
+     bench_run_beside_multiply},
     DEEPSEEK(false, "DeepSeek-V4:512k,pages-of-64", 64, 8192),
     DEEPSEEK(false, "DeepSeek-V4:512k,pages-of-16", 16, 32768),
 };

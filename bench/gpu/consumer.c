@@ -81,6 +81,13 @@ double bench_producer_cpu_s(bench_pair *pair)
   return cpu_s;
 }
 
+void bench_ask_work(bench_pair *pair, bool works)
+{
+  char done;
+  ask(pair, works ? BENCH_ASK_WORK : BENCH_ASK_IDLE);
+  bench_receive(pair->fd, &done, sizeof(done));
+}
+
 void bench_ask_node(bench_pair *pair)
 {
   ask(pair, BENCH_ASK_NODE);
@@ -150,8 +157,9 @@ static void begin(bench_pair *pair)
              "cuStreamCreateWithPriority");
   bench_cuda(pair->driver, api->event_create(&pair->event, KVF_CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   bench_receive(pair->fd, &pair->offer, sizeof(pair->offer));
-  pair->node = bench_node(pair->of, &pair->geometry, pair->of->destination_is_host, pair->pool);
+  pair->node = bench_node(pair->of, pair->settings, &pair->geometry, pair->of->destination_is_host, pair->pool);
   bench_print_shape(pair);
+  bench_warm(pair, pair->settings->warm_s);
 }
 
 /* The memory that P has given goes before P does. */
@@ -182,5 +190,7 @@ void bench_consumer(const bench_case *of, const bench_settings *settings)
       (bench_pair){.of = of, .settings = settings, .fd = fds[0], .spins = has_cpus_to_spin(), .driver = enter_driver()};
   begin(&pair);
   of->run(&pair);
+  const bench_clocks clocks = bench_clocks_now(&pair);
+  bench_print_clocks(&pair, &clocks);
   end(&pair, child);
 }

@@ -7,6 +7,7 @@
 
 #include "cuda_driver.h"
 #include "kvferry/kvferry.h"
+#include "memory/cuda/kernels.h"
 
 #define BENCH_PARTS_MAX 2
 #define BENCH_SAMPLES_MAX 2001
@@ -16,6 +17,9 @@
 #define BENCH_SINGLE_PIECES 10240 /* of one call: with 50000 a driver has been seen to crash */
 #define BENCH_LOOP_PIECES 65536
 #define BENCH_PIECES_MAX 262144
+#define BENCH_STEP_BYTES ((uint64_t)32 << 20) /* of a launch, as the library makes them */
+#define BENCH_CUT_BYTES ((size_t)16 << 10)
+#define BENCH_OPTIONS_MAX 8
 
 /* `layers` times `parts` regions, of each the same blocks. */
 typedef struct bench_shape {
@@ -41,9 +45,15 @@ typedef struct bench_case {
 typedef struct bench_settings {
   bool is_quick;
   double case_s;      /* that is measured of a case, about */
+  double warm_s;      /* that the device computes before */
   uint64_t bytes_max; /* of a load */
   uint32_t multiply_n;
   bool tells_machine;
+  double run_s;                           /* no case is under way later */
+  const char *only;                       /* cases whose name has this text */
+  const char *without;                    /* but for those with this one; NULL: none */
+  const char *options[BENCH_OPTIONS_MAX]; /* NAME=VALUE of the library's, on both sides */
+  size_t options_count;
 } bench_settings;
 
 /* A shape as the memory allows it: where its blocks are. */
@@ -68,6 +78,27 @@ typedef struct bench_offer {
   char ticket[KVF_TICKET_BYTES_MAX];
 } bench_offer;
 
+/* Of copies without kvferry. */
+typedef struct bench_call {
+  uint64_t pieces;
+  unsigned batch_flags; /* of batches */
+  unsigned blocks;      /* of launches */
+  unsigned threads;
+  bool is_cut; /* into entries of BENCH_CUT_BYTES at most */
+} bench_call;
+
+/* Entries for the gather kernel, in pinned memory. */
+typedef struct bench_list {
+  kvf_cuda_piece *entries;
+  size_t count;
+} bench_list;
+
+/* MHz; 0: nobody says. */
+typedef struct bench_clocks {
+  unsigned sm;
+  unsigned memory;
+} bench_clocks;
+
 /* D's side of a case. */
 struct bench_pair {
   const bench_case *of;
@@ -91,6 +122,11 @@ struct bench_pair {
   kvf_cu_memory *from;
   size_t *bytes;
   size_t listed;
+  kvf_cu_function gather; /* the library's; NULL: the driver does not take it */
+  bench_list whole;
+  bench_list cut;
+  bench_clocks idle;
+  bench_clocks warm;
   uint64_t posting_ns; /* that the calls of the last bare copies took */
   uint8_t *pinned;     /* NULL: not needed */
   uint8_t *tile;       /* pool.c */
@@ -114,6 +150,7 @@ double bench_cpu_s(void);
 
 void bench_print_machine(const bench_pair *pair, size_t free_bytes);
 void bench_print_shape(const bench_pair *pair);
+void bench_print_clocks(const bench_pair *pair, const bench_clocks *end);
 void bench_print_failure(const bench_case *of, const char *why);
 void bench_print_note(const bench_case *of, const char *impl, const char *note);
 /* Sorts them. */
@@ -141,9 +178,10 @@ void bench_verify(bench_pair *pair, uint64_t pieces, const char *impl);
 
 /* ---- producer.c ---- */
 
-enum { BENCH_ASK_CPU = 'c', BENCH_ASK_NODE = 'n', BENCH_ASK_PUBLISH = 'p' };
+enum { BENCH_ASK_CPU = 'c', BENCH_ASK_NODE = 'n', BENCH_ASK_PUBLISH = 'p', BENCH_ASK_WORK = 'w', BENCH_ASK_IDLE = 'i' };
 
-kvf_node *bench_node(const bench_case *of, const bench_geometry *geometry, bool is_host, uint8_t *pool);
+kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry, bool is_host,
+                     uint8_t *pool);
 /* P: does as it is asked for, until the socket closes. */
 void bench_producer(const bench_case *of, const bench_settings *settings, int fd);
 void bench_send(int fd, const void *what, size_t bytes);
@@ -159,24 +197,59 @@ void bench_pin(bench_pair *pair);
 void bench_load(bench_pair *pair, bool spins, const kvf_ordering_point *after);
 double bench_producer_cpu_s(bench_pair *pair);
 void bench_ask_node(bench_pair *pair);
+/* P computes from here on, or no longer. */
+void bench_ask_work(bench_pair *pair, bool works);
 uint64_t bench_stat(kvf_node *node, const char *name);
 
 /* ---- bare.c: the same pieces, without kvferry ---- */
 
 void bench_list_pieces(bench_pair *pair);
+/* Between the device and consecutive pinned memory. */
+void bench_list_pinned(bench_pair *pair, bool to_host);
 void bench_wait(bench_pair *pair);
-void bench_batch(bench_pair *pair, uint64_t pieces);
-void bench_batches(bench_pair *pair, uint64_t pieces);
-void bench_loop(bench_pair *pair, uint64_t pieces);
-void bench_one(bench_pair *pair, uint64_t pieces);
-void bench_to_device(bench_pair *pair, uint64_t pieces);
-void bench_to_host(bench_pair *pair, uint64_t pieces);
+void bench_batch(bench_pair *pair, const bench_call *call);
+void bench_batches(bench_pair *pair, const bench_call *call);
+void bench_loop(bench_pair *pair, const bench_call *call);
+void bench_one(bench_pair *pair, const bench_call *call);
+void bench_to_device(bench_pair *pair, const bench_call *call);
+void bench_to_host(bench_pair *pair, const bench_call *call);
 
-/* ---- kinds of cases: rounds.c, extras.c, multiply.c ---- */
+/* ---- gather.c: the library's kernel, launched by ourselves ---- */
+
+/* After bench_list_pieces(). */
+void bench_load_gather(bench_pair *pair);
+void bench_gather(bench_pair *pair, const bench_call *call);
+
+/* ---- worker.c: an engine's work, in a thread ---- */
+
+typedef struct bench_worker bench_worker;
+
+/* What it does again and again: multiplications, two of them in the stream, so that the device always has the next one;
+ * or empty launches, of which the calls are timed. */
+typedef enum bench_work { BENCH_MULTIPLY, BENCH_LAUNCH } bench_work;
+
+/* NULL: the driver takes no kernels. */
+bench_worker *bench_worker_make(const cuda_driver *driver, uint32_t multiply_n, bench_work work);
+void bench_worker_begin(bench_worker *worker);
+void bench_worker_end(bench_worker *worker);
+/* us of each turn, until the next begins. */
+double *bench_worker_turns(bench_worker *worker, size_t *count);
+void bench_worker_free(bench_worker *worker);
+/* Computes for so long: an idle card has slow clocks. */
+void bench_warm(bench_pair *pair, double seconds);
+
+/* ---- clocks.c ---- */
+
+bench_clocks bench_clocks_now(const bench_pair *pair);
+
+/* ---- kinds of cases: rounds.c, extras.c, beside.c ---- */
 
 void bench_run_rounds(bench_pair *pair);
+void bench_run_rounds_beside_producer(bench_pair *pair);
+void bench_run_matrix(bench_pair *pair);
 void bench_run_first(bench_pair *pair);
 void bench_run_calls(bench_pair *pair);
-void bench_run_multiply(bench_pair *pair);
+void bench_run_beside_multiply(bench_pair *pair);
+void bench_run_beside_launch(bench_pair *pair);
 
 #endif

@@ -1,5 +1,6 @@
 /* kvferry on one GPU beside what its driver does with the same pieces: docs/gpu.md. One JSON object a line;
  * bench/gpu/report.py makes the table. */
+#include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,9 +15,11 @@
 
 #include "gpu_bench.h"
 
-#define RUN_S 180.0 /* no case begins later */
+#define RUN_S 180.0
 #define CASE_LIMIT_S 30.0
+#define CASE_LEAST_S 2.0 /* with less left none begins */
 #define QUICK_LIMIT_S 60.0
+#define AGAIN_WARM_S 0.2 /* after the first case */
 #define POLL_NS 2000000
 
 static char *reason; /* why the case's processes gave up: shared with them */
@@ -93,8 +96,9 @@ static int wait_for(pid_t child, double limit_s)
   return status;
 }
 
-static bool run_case(const bench_case *of, const bench_settings *settings)
+static bool run_case(const bench_case *of, const bench_settings *settings, double left_s)
 {
+  const double limit_s = settings->is_quick ? QUICK_LIMIT_S : CASE_LIMIT_S;
   reason[0] = '\0';
   (void)fflush(stdout);
   pid_t child = fork();
@@ -110,7 +114,7 @@ static bool run_case(const bench_case *of, const bench_settings *settings)
     return false;
   }
   (void)setpgid(child, child);
-  const int status = wait_for(child, settings->is_quick ? QUICK_LIMIT_S : CASE_LIMIT_S);
+  const int status = wait_for(child, limit_s < left_s ? limit_s : left_s);
   reap(child);
   if (status != 0) {
     bench_print_failure(of, reason[0] == '\0' ? "standard error may say why" : reason);
@@ -118,43 +122,95 @@ static bool run_case(const bench_case *of, const bench_settings *settings)
   return status == 0;
 }
 
-static bool is_wanted(const bench_case *of, const bench_settings *settings, const char *only)
+static bool is_wanted(const bench_case *of, const bench_settings *settings)
 {
   char name[BENCH_TEXT_BYTES];
   (void)snprintf(name, sizeof(name), "%s/%s", of->path, of->shape.name);
-  return strstr(name, only) != NULL && (of->is_quick || !settings->is_quick);
+  return strstr(name, settings->only) != NULL &&
+         (settings->without == NULL || strstr(name, settings->without) == NULL) &&
+         (of->is_quick || !settings->is_quick);
 }
 
-static bool run_all(bench_settings *settings, const char *only)
+static bool run_all(bench_settings *settings)
 {
   const uint64_t begin_ns = bench_now_ns();
   bool good = true;
   for (size_t i = 0; i < bench_cases_count; i++) {
     const bench_case *of = &bench_cases[i];
-    if (!is_wanted(of, settings, only)) {
+    if (!is_wanted(of, settings)) {
       continue;
     }
-    if (seconds_since(begin_ns) > RUN_S) {
+    const double left_s = settings->run_s - seconds_since(begin_ns);
+    if (left_s < CASE_LEAST_S) {
       bench_print_failure(of, "no time was left");
       good = false;
     } else {
-      good = run_case(of, settings) && good;
+      good = run_case(of, settings, left_s) && good;
       settings->tells_machine = false;
+      settings->warm_s = settings->warm_s < AGAIN_WARM_S ? settings->warm_s : AGAIN_WARM_S;
     }
   }
   return good;
 }
 
+static int usage(void)
+{
+  (void)fprintf(stderr,
+                "usage: gpu_bench [--quick] [--seconds N] [--case TEXT] [--without TEXT] [--set NAME=VALUE]…\n");
+  return 2;
+}
+
+static void make_quick(bench_settings *settings)
+{
+  settings->is_quick = true;
+  settings->case_s = 0;
+  settings->warm_s = 0.01;
+  settings->bytes_max = (uint64_t)11 << 20;
+  settings->multiply_n = 64;
+}
+
+/* False: it is no such option. */
+static bool take(bench_settings *settings, int option)
+{
+  if (option == 'q') {
+    make_quick(settings);
+  } else if (option == 's') {
+    settings->run_s = strtod(optarg, NULL);
+  } else if (option == 'c') {
+    settings->only = optarg;
+  } else if (option == 'w') {
+    settings->without = optarg;
+  } else if (option == 'o' && settings->options_count < BENCH_OPTIONS_MAX) {
+    settings->options[settings->options_count++] = optarg;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 int main(int argc, char **argv)
 {
-  static bench_settings whole = {false, 2.0, UINT64_MAX, 2048, true};
-  static bench_settings quick = {true, 0.0, (uint64_t)11 << 20, 64, true};
-  const bool is_quick = argc > 1 && strcmp(argv[1], "--quick") == 0;
-  const char *only = argc > 1 + (int)is_quick ? argv[1 + (int)is_quick] : "";
+  static const struct option names[] = {
+      {"quick", no_argument, NULL, 'q'},      {"seconds", required_argument, NULL, 's'},
+      {"case", required_argument, NULL, 'c'}, {"without", required_argument, NULL, 'w'},
+      {"set", required_argument, NULL, 'o'},  {NULL, 0, NULL, 0}};
+  static bench_settings settings = {.case_s = 2.0,
+                                    .warm_s = 1.0,
+                                    .bytes_max = UINT64_MAX,
+                                    .multiply_n = 2048,
+                                    .tells_machine = true,
+                                    .run_s = RUN_S,
+                                    .only = ""};
+  int option;
+  while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+    if (!take(&settings, option)) {
+      return usage();
+    }
+  }
   reason = mmap(NULL, BENCH_TEXT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (reason == MAP_FAILED || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
     (void)fprintf(stderr, "gpu_bench: cannot watch its processes\n");
     return 1;
   }
-  return run_all(is_quick ? &quick : &whole, only) ? 0 : 1;
+  return run_all(&settings) ? 0 : 1;
 }

@@ -1,13 +1,20 @@
 """NIXL on one GPU, as vLLM's NixlConnector uses it (bench/peers/nixl_side.py): two processes, descriptor lists of all
-blocks prepared once, a load made from indices. The argument is a JSON list of gpu_bench's shapes. Prints rows like
-gpu_bench's; one with a note where it cannot be measured."""
+blocks prepared once, a load made from indices. D reads P's blocks ("nixl"), and writes as many ("nixl-write"): where reads go
+another way than writes, only one of the two is NIXL's best. Prints rows like gpu_bench's; one with a note where it cannot be
+measured.
+
+    nixl_side.py SHAPES SECONDS [host]     SHAPES: a JSON list of gpu_bench's; host: in host memory, whether it runs at all"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
+import os
+import resource
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,11 +23,17 @@ import numpy as np
 ALIGNMENT = 512  # of a region, as in bench/gpu/pool.c
 SHAPE_S, ROUNDS_MIN, ROUNDS_MAX = 0.5, 3, 301
 CHECKED_BYTES_MAX = 1 << 30
+CHECKED = 4096
+CPU_LOADS, PAUSE_S = 20, 0.0002
 CLEAR = 0xA5
+ROWS = os.dup(1)
+"""What NIXL says on standard output goes to standard error: see main()."""
+WHEELS = ("nixl_cu13", "nixl_cu12")
+DEVICE, MEMORY = ("cpu", "DRAM") if sys.argv[3:] == ["host"] else ("cuda", "VRAM")
 
 
 def say(**row: Any) -> None:
-    print(json.dumps(row), flush=True)
+    os.write(ROWS, (json.dumps(row) + "\n").encode())
 
 
 def layout(shape: dict) -> tuple[np.ndarray, np.ndarray, int]:
@@ -39,14 +52,34 @@ def indices(shape: dict, ids: np.ndarray) -> np.ndarray:
     return (ids[:, None] + np.arange(regions)[None, :] * shape["pool_blocks"]).reshape(-1)
 
 
-def pattern(torch: Any, size: int) -> Any:
+def find_nixl() -> Any:
+    for name in WHEELS:
+        try:
+            return importlib.import_module(f"{name}._api")
+        except ModuleNotFoundError:
+            continue
+    raise ModuleNotFoundError(f"neither of {', '.join(WHEELS)}: tools/gpu/pack --nixl")
+
+
+def finish(torch: Any) -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
+def pattern(torch: Any, size: int, salt: int = 0) -> Any:
     """Depends on the position; made in pieces, since the numbers take eight times the room."""
-    made = torch.empty(size, dtype=torch.uint8, device="cuda")
+    made = torch.empty(size, dtype=torch.uint8, device=DEVICE)
     for at in range(0, size, 1 << 26):
-        n = torch.arange(at, min(size, at + (1 << 26)), device="cuda", dtype=torch.int64)
-        made[at : at + (1 << 26)] = ((n * 2654435761) >> 13).to(torch.uint8)
-    torch.cuda.synchronize()
+        n = torch.arange(at, min(size, at + (1 << 26)), device=DEVICE, dtype=torch.int64)
+        made[at : at + (1 << 26)] = (((n + salt) * 2654435761) >> 13).to(torch.uint8)
+    finish(torch)
     return made
+
+
+def cpu_us() -> float:
+    """Of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return (used.ru_utime + used.ru_stime) * 1e6
 
 
 def make_agent(nixl: Any, name: str, has_thread: bool) -> Any:
@@ -54,23 +87,22 @@ def make_agent(nixl: Any, name: str, has_thread: bool) -> Any:
 
 
 def register(agent: Any, pool: Any) -> Any:
-    return agent.register_memory(agent.get_reg_descs([(pool.data_ptr(), pool.numel(), 0, "")], "VRAM"))
+    return agent.register_memory(agent.get_reg_descs([(pool.data_ptr(), pool.numel(), 0, "")], MEMORY))
 
 
 def hold(pipe: Connection) -> None:
-    """P: a pool for each shape, until the next."""
+    """P: a pool for each shape, until the next. Meanwhile it says what it has taken of the processor."""
     import torch
-    from nixl_cu12 import _api as nixl
 
-    agent = make_agent(nixl, "hold", True)
+    agent = make_agent(find_nixl(), "hold", True)
     while (size := pipe.recv()) is not None:
         pool = pattern(torch, size)
         registered = register(agent, pool)
         pipe.send((pool.data_ptr(), agent.get_agent_metadata()))
-        pipe.recv()
+        while pipe.recv() == "cpu":
+            pipe.send(cpu_us())
         agent.deregister_memory(registered)
         del pool
-        torch.cuda.empty_cache()
         pipe.send(None)
 
 
@@ -78,32 +110,72 @@ def prepare(agent: Any, who: str, base: int, offsets: np.ndarray, sizes: np.ndar
     rows = np.zeros((offsets.size, 3), dtype=np.uint64)
     rows[:, 0] = np.uint64(base) + offsets.reshape(-1)
     rows[:, 1] = sizes.reshape(-1)
-    return agent.prep_xfer_dlist(who, agent.get_xfer_descs(rows, "VRAM"))
+    return agent.prep_xfer_dlist(who, agent.get_xfer_descs(rows, MEMORY))
 
 
-def load(agent: Any, source: tuple) -> None:
-    handle = agent.make_prepped_xfer("READ", *source)
+def transfer(agent: Any, how: str, source: tuple, pause_s: float) -> None:
+    handle = agent.make_prepped_xfer(how, *source)
     agent.transfer(handle)
     while (state := agent.check_xfer_state(handle)) == "PROC":
-        pass
+        if pause_s:
+            time.sleep(pause_s)
     agent.release_xfer_handle(handle)
     if state != "DONE":
         raise RuntimeError(f"a transfer ended as {state}")
 
 
-def check(torch: Any, pool: Any, shape: dict, local: np.ndarray, remote: np.ndarray) -> None:
-    offsets, sizes, size = layout(shape)
-    theirs = pattern(torch, size)
-    for to, at in zip(local, remote):
+def check(torch: Any, pool: Any, theirs: Any, shape: dict, blocks: tuple[np.ndarray, np.ndarray]) -> None:
+    """Of `blocks` those of our pool have what `theirs` has, in order."""
+    offsets, sizes, _ = layout(shape)
+    for to, at in zip(*blocks):
         begin, origin, length = int(offsets.flat[to]), int(offsets.flat[at]), int(sizes.flat[to])
         if not torch.equal(pool[begin : begin + length], theirs[origin : origin + length]):
             raise RuntimeError("wrong bytes")
 
 
+def measure_way(agent: Any, how: str, source: tuple, shape: dict, pipe: Connection) -> None:
+    impl, case = {"READ": "nixl", "WRITE": "nixl-write"}[how], shape["case"]
+    times, end = [], time.monotonic() + SHAPE_S
+    while len(times) < ROUNDS_MIN or (len(times) < ROUNDS_MAX and time.monotonic() < end):
+        begin = time.perf_counter_ns()
+        transfer(agent, how, source, 0)
+        times.append(time.perf_counter_ns() - begin)
+    times.sort()
+    single = shape["pieces"] == 1
+    median, tail = (t / 1e3 if single else shape["bytes"] / t for t in (times[len(times) // 2], times[len(times) * 99 // 100]))
+    say(case=case, impl=impl, unit="us" if single else "GB/s", median=float(f"{median:.4g}"), p99=float(f"{tail:.4g}"), runs=len(times))
+    theirs, ours = ask_cpu(pipe), cpu_us()
+    for _ in range(CPU_LOADS):
+        transfer(agent, how, source, PAUSE_S)
+    for side, used in (("consumer", cpu_us() - ours), ("producer", ask_cpu(pipe) - theirs)):
+        median = float(f"{used / CPU_LOADS:.4g}")
+        say(case=f"{case}/cpu-{side}", impl=impl, unit="us", median=median, p99=median, runs=CPU_LOADS)
+
+
+def ask_cpu(pipe: Connection) -> float:
+    pipe.send("cpu")
+    return pipe.recv()
+
+
+def verify(torch: Any, pool: Any, shape: dict, local: np.ndarray, remote: np.ndarray, run: Callable[[str], None]) -> None:
+    """Reads, then writes other bytes, clears, and reads them back."""
+    size = layout(shape)[2]
+    run("READ")
+    check(torch, pool, pattern(torch, size), shape, (local, remote))
+    written = pattern(torch, size, salt=1)
+    pool.copy_(written)
+    finish(torch)
+    run("WRITE")
+    pool.fill_(CLEAR)
+    finish(torch)
+    run("READ")
+    check(torch, pool, written, shape, (local, local))
+
+
 def measure(torch: Any, nixl: Any, pipe: Connection, shape: dict) -> None:
     offsets, sizes, size = layout(shape)
-    pool = torch.full((size,), CLEAR, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
+    pool = torch.full((size,), CLEAR, dtype=torch.uint8, device=DEVICE)
+    finish(torch)
     pipe.send(size)
     base, metadata = pipe.recv()
     agent = make_agent(nixl, f"read-{shape['case']}", False)
@@ -114,19 +186,10 @@ def measure(torch: Any, nixl: Any, pipe: Connection, shape: dict) -> None:
     local, remote = (indices(shape, random.permutation(shape["pool_blocks"])[: shape["blocks"]]) for _ in range(2))
     source = (prepare(agent, "NIXL_INIT_AGENT", pool.data_ptr(), offsets, sizes), local,
               prepare(agent, name, base, offsets, sizes), remote)  # fmt: skip
-    load(agent, source)
     if shape["bytes"] <= CHECKED_BYTES_MAX:
-        check(torch, pool, shape, local[:4096], remote[:4096])
-    times, end = [], time.monotonic() + SHAPE_S
-    while len(times) < ROUNDS_MIN or (len(times) < ROUNDS_MAX and time.monotonic() < end):
-        begin = time.perf_counter_ns()
-        load(agent, source)
-        times.append(time.perf_counter_ns() - begin)
-    times.sort()
-    single = shape["pieces"] == 1
-    median, tail = (t / 1e3 if single else shape["bytes"] / t for t in (times[len(times) // 2], times[len(times) * 99 // 100]))
-    say(case=shape["case"], impl="nixl", unit="us" if single else "GB/s", median=float(f"{median:.4g}"),
-        p99=float(f"{tail:.4g}"), runs=len(times))  # fmt: skip
+        verify(torch, pool, shape, local[:CHECKED], remote[:CHECKED], lambda how: transfer(agent, how, source, 0))
+    for how in ("READ", "WRITE"):
+        measure_way(agent, how, source, shape, pipe)
     for prepared in (source[0], source[2]):
         agent.release_dlist_handle(prepared)
     agent.remove_remote_agent(name)
@@ -135,16 +198,21 @@ def measure(torch: Any, nixl: Any, pipe: Connection, shape: dict) -> None:
     pipe.recv()
 
 
+def first_line(error: Exception) -> str:
+    return f"not measured: {type(error).__name__}: {error}".splitlines()[0]
+
+
 def main() -> None:
-    shapes = json.loads(sys.argv[1])
+    shapes, until = json.loads(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+    os.dup2(2, 1)
     try:
         import torch
-        from nixl_cu12 import _api as nixl
 
-        if not torch.cuda.is_available():
+        nixl = find_nixl()
+        if DEVICE == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("torch sees no GPU")
     except Exception as error:  # noqa: BLE001 - whatever an import ends with
-        say(case="nixl", impl="nixl", note=f"not measured: {type(error).__name__}: {error}".splitlines()[0])
+        say(case="nixl", impl="nixl", note=first_line(error))
         return
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
@@ -152,13 +220,17 @@ def main() -> None:
     holder.start()
     theirs.close()
     for shape in shapes:
+        if time.monotonic() > until:
+            say(case=shape["case"], impl="nixl", note="not measured: no time was left")
+            continue
         try:
             measure(torch, nixl, pipe, shape)
-            torch.cuda.empty_cache()
         except Exception as error:  # noqa: BLE001 - whatever the library throws
-            say(case=shape["case"], impl="nixl", note=f"not measured: {type(error).__name__}: {error}".splitlines()[0])
+            say(case=shape["case"], impl="nixl", note=first_line(error))
             break
     holder.kill()
+    holder.join()
+    os._exit(0)  # its libraries' ends have been seen to crash
 
 
 if __name__ == "__main__":

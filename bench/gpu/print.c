@@ -51,6 +51,14 @@ void bench_print_shape(const bench_pair *pair)
   end();
 }
 
+void bench_print_clocks(const bench_pair *pair, const bench_clocks *end_clocks)
+{
+  begin(pair->of, "");
+  (void)printf(",\"sm_mhz\":{\"idle\":%u,\"warm\":%u,\"end\":%u},\"memory_mhz\":{\"idle\":%u,\"warm\":%u,\"end\":%u}",
+               pair->idle.sm, pair->warm.sm, end_clocks->sm, pair->idle.memory, pair->warm.memory, end_clocks->memory);
+  end();
+}
+
 void bench_print_failure(const bench_case *of, const char *why)
 {
   begin(of, "");

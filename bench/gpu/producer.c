@@ -17,12 +17,14 @@
 
 typedef struct producer {
   const bench_case *of;
+  const bench_settings *settings;
   int fd;
   bench_geometry geometry;
   uint8_t *pool;
   uint32_t *ids;
   kvf_node *node;
   bench_offer offer;
+  bench_worker *worker; /* NULL: it computes nothing */
 } producer;
 
 /* ---- the socket ---- */
@@ -52,7 +54,19 @@ static void set(kvf_config *config, const char *name, const char *value)
   bench_must(kvf_config_set(config, name, value, message) == KVF_OK, message);
 }
 
-static kvf_node *open_node(const bench_case *of)
+static void set_options(kvf_config *config, const bench_settings *settings)
+{
+  char name[KVF_MESSAGE_BYTES_MAX];
+  for (size_t i = 0; i < settings->options_count; i++) {
+    (void)snprintf(name, sizeof(name), "%s", settings->options[i]);
+    char *value = strchr(name, '=');
+    bench_must(value != NULL, "an option is NAME=VALUE");
+    *value = '\0';
+    set(config, name, value + 1);
+  }
+}
+
+static kvf_node *open_node(const bench_case *of, const bench_settings *settings)
 {
   kvf_config config;
   kvf_node *node = NULL;
@@ -66,15 +80,17 @@ static kvf_node *open_node(const bench_case *of)
   set(&config, "load_timeout_ms", "30000");
   set(&config, "stall_timeout_ms", "10000");
   set(&config, "log_level", "warn");
+  set_options(&config, settings);
   bench_must(kvf_node_open(&config, &node, message) == KVF_OK, message);
   return node;
 }
 
-kvf_node *bench_node(const bench_case *of, const bench_geometry *geometry, bool is_host, uint8_t *pool)
+kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry, bool is_host,
+                     uint8_t *pool)
 {
   const uint32_t count = geometry->layers * geometry->parts;
   kvf_region *regions = calloc(count, sizeof(*regions));
-  kvf_node *node = open_node(of);
+  kvf_node *node = open_node(of, settings);
   bench_must(regions != NULL, "no memory");
   for (uint32_t i = 0; i < count; i++) {
     const uint32_t bytes = bench_region_bytes(geometry, i);
@@ -125,7 +141,7 @@ static void offer_blocks(producer *p)
   const uint32_t count = p->geometry.blocks;
   const kvf_blocks blocks = {.ids = p->ids, .counts = &count, .groups = 1};
   kvf_lease lease;
-  p->node = bench_node(p->of, &p->geometry, p->of->source_is_host, p->pool);
+  p->node = bench_node(p->of, p->settings, &p->geometry, p->of->source_is_host, p->pool);
   set_ranks(p->node);
   make_prompt(count, &offer->prompt);
   must(kvf_lease_reserve(p->node, count, 0, &lease), "kvf_lease_reserve");
@@ -199,6 +215,21 @@ static void publish(producer *p, bool is_quick)
 
 /* ---- the process ---- */
 
+/* Of a device that somebody uses, or of an idle one. */
+static void compute(producer *p, bool works)
+{
+  if (works) {
+    p->worker = bench_worker_make(cuda_driver_enter(), p->settings->multiply_n, BENCH_MULTIPLY);
+    bench_must(p->worker != NULL, "this driver takes no kernels");
+    bench_worker_begin(p->worker);
+  } else if (p->worker != NULL) {
+    bench_worker_end(p->worker);
+    bench_worker_free(p->worker);
+    p->worker = NULL;
+  }
+  bench_send(p->fd, "", 1);
+}
+
 static void answer(producer *p, bool is_quick, char asked)
 {
   if (asked == BENCH_ASK_CPU) {
@@ -206,6 +237,8 @@ static void answer(producer *p, bool is_quick, char asked)
     bench_send(p->fd, &cpu_s, sizeof(cpu_s));
   } else if (asked == BENCH_ASK_PUBLISH) {
     publish(p, is_quick);
+  } else if (asked == BENCH_ASK_WORK || asked == BENCH_ASK_IDLE) {
+    compute(p, asked == BENCH_ASK_WORK);
   } else {
     kvf_node_close(p->node);
     offer_blocks(p);
@@ -219,7 +252,7 @@ void bench_producer(const bench_case *of, const bench_settings *settings, int fd
   uint64_t budget_bytes = 0;
   char asked;
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  p = (producer){.of = of, .fd = fd};
+  p = (producer){.of = of, .settings = settings, .fd = fd};
   bench_receive(fd, &budget_bytes, sizeof(budget_bytes));
   bench_fit(&of->shape, settings, budget_bytes, &p.geometry);
   p.ids = bench_choose(p.geometry.pool_blocks, 7);

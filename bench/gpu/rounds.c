@@ -6,7 +6,7 @@
 #include "base/prng.h"
 #include "gpu_bench.h"
 
-#define WAYS_MAX 8
+#define WAYS_MAX 24
 #define ROUNDS_MIN 3
 #define ROUNDS_MAX 301
 #define WARM_UP 2
@@ -17,9 +17,9 @@
 #define CPU_S 1.0
 
 typedef struct way {
-  const char *impl;
-  void (*run)(bench_pair *pair, uint64_t pieces);
-  uint64_t pieces;
+  char impl[32];
+  void (*run)(bench_pair *pair, const bench_call *call);
+  bench_call call;
   uint64_t bytes;
   bool has_pieces; /* which arrive where the load's do */
   double *ns;
@@ -33,61 +33,94 @@ typedef struct field {
   size_t count;
 } field;
 
-static void load(bench_pair *pair, uint64_t pieces)
+static void load(bench_pair *pair, const bench_call *call)
 {
-  (void)pieces;
+  (void)call;
   bench_load(pair, pair->spins, NULL);
 }
 
 /* ---- who takes part ---- */
 
-static way *add(field *f, const char *impl, void (*run)(bench_pair *pair, uint64_t pieces), bool has_pieces)
+static way *add(field *f, const char *impl, void (*run)(bench_pair *pair, const bench_call *call), bool has_pieces)
 {
   const bench_geometry *geometry = &f->pair->geometry;
+  bench_must(f->count < WAYS_MAX, "too many take part");
   way *added = &f->ways[f->count++];
-  *added = (way){.impl = impl,
-                 .run = run,
-                 .pieces = bench_pieces(geometry),
+  *added = (way){.run = run,
+                 .call = {.pieces = bench_pieces(geometry)},
                  .bytes = bench_bytes(geometry),
                  .has_pieces = has_pieces,
                  .ns = calloc(BENCH_SAMPLES_MAX, sizeof(double))};
+  (void)snprintf(added->impl, sizeof(added->impl), "%s", impl);
   bench_must(added->ns != NULL, "no memory");
   return added;
 }
 
 /* So many of the pieces are enough to know the speed. */
-static void add_bare(field *f, const char *impl, void (*run)(bench_pair *pair, uint64_t pieces), uint64_t pieces_max)
+static way *add_bare(field *f, const char *impl, void (*run)(bench_pair *pair, const bench_call *call),
+                     uint64_t pieces_max, bool has_pieces)
 {
   const bench_pair *pair = f->pair;
-  way *added = add(f, impl, run, true);
-  if (added->pieces <= pieces_max) {
-    return;
+  way *added = add(f, impl, run, has_pieces);
+  if (added->call.pieces <= pieces_max) {
+    return added;
   }
   char note[BENCH_TEXT_BYTES];
-  (void)snprintf(note, sizeof(note), "of the first %" PRIu64 " pieces of %" PRIu64, pieces_max, added->pieces);
+  (void)snprintf(note, sizeof(note), "of the first %" PRIu64 " pieces of %" PRIu64, pieces_max, added->call.pieces);
   bench_print_note(pair->of, impl, note);
-  added->pieces = pieces_max;
+  added->call.pieces = pieces_max;
   added->bytes = 0;
   for (size_t i = 0; i < pieces_max; i++) {
     added->bytes += pair->bytes[i];
   }
+  return added;
+}
+
+static bool has_batches(const field *f)
+{
+  const bool has = f->pair->driver->cuda->api.memcpy_batch_async != NULL;
+  if (!has) {
+    bench_print_note(f->pair->of, "batch", "this driver has no batch copies");
+  }
+  return has;
+}
+
+static void add_gather(field *f, unsigned blocks, unsigned threads, bool is_cut, const char *impl)
+{
+  char name[32];
+  (void)snprintf(name, sizeof(name), "%s-%ux%u", is_cut ? "cut" : "gather", blocks, threads);
+  way *added = add_bare(f, impl != NULL ? impl : name, bench_gather, BENCH_PIECES_MAX, true);
+  added->call.blocks = blocks;
+  added->call.threads = threads;
+  added->call.is_cut = is_cut;
+}
+
+static bool takes_gather(field *f)
+{
+  bench_load_gather(f->pair);
+  if (f->pair->gather == NULL) {
+    bench_print_note(f->pair->of, "gather", "this driver does not take the kernel");
+  }
+  return f->pair->gather != NULL;
 }
 
 static void add_within_device(field *f)
 {
   bench_open_source(f->pair);
   bench_list_pieces(f->pair);
-  if (f->pair->driver->cuda->api.memcpy_batch_async != NULL) {
-    add_bare(f, "batch", bench_batch, BENCH_SINGLE_PIECES);
-    add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX);
-  } else {
-    bench_print_note(f->pair->of, "batch", "this driver has no batch copies");
+  if (has_batches(f)) {
+    (void)add_bare(f, "batch", bench_batch, BENCH_SINGLE_PIECES, true);
+    (void)add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX, true);
   }
-  add_bare(f, "loop", bench_loop, BENCH_LOOP_PIECES);
+  if (takes_gather(f)) {
+    add_gather(f, KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS, false, "gather");
+  }
+  (void)add_bare(f, "loop", bench_loop, BENCH_LOOP_PIECES, true);
   (void)add(f, "one", bench_one, false);
 }
 
-/* Loads that pass through host memory have the speed of pinned memory beside them. */
+/* Loads that pass through host memory have the speed of pinned memory beside them, and where they pass it once that of
+ * the same pieces. */
 static void add_pinned(field *f, bool to_host, bool to_device)
 {
   bench_pin(f->pair);
@@ -97,6 +130,10 @@ static void add_pinned(field *f, bool to_host, bool to_device)
   }
   if (to_device) {
     (void)add(f, "pinned-to-device", bench_to_device, false);
+  }
+  if (to_host != to_device && has_batches(f)) {
+    bench_list_pinned(f->pair, to_host);
+    (void)add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX, false);
   }
 }
 
@@ -111,6 +148,31 @@ static void add_all(field *f)
   }
 }
 
+/* By which of these the limits between the kernel and batch copies, and its blocks, are to be chosen. */
+static void add_matrix(field *f)
+{
+  static const unsigned blocks[] = {16, 32, 64, 128};
+  static const unsigned few_threads = KVF_CUDA_KERNEL_THREADS / 2;
+  (void)add(f, "kvferry", load, true);
+  bench_open_source(f->pair);
+  bench_list_pieces(f->pair);
+  (void)add(f, "one", bench_one, false);
+  if (has_batches(f)) {
+    (void)add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX, true);
+    add_bare(f, "batch-2048+overlap", bench_batches, BENCH_PIECES_MAX, true)->call.batch_flags = 1;
+  }
+  const bool takes = takes_gather(f);
+  for (size_t i = 0; takes && i < sizeof(blocks) / sizeof(blocks[0]); i++) {
+    add_gather(f, blocks[i], KVF_CUDA_KERNEL_THREADS, false, NULL);
+    if (blocks[i] >= 32) {
+      add_gather(f, blocks[i], few_threads, false, NULL);
+    }
+    if (blocks[i] >= 32 && f->pair->bytes[0] > BENCH_CUT_BYTES) {
+      add_gather(f, blocks[i], KVF_CUDA_KERNEL_THREADS, true, NULL);
+    }
+  }
+}
+
 /* ---- turns ---- */
 
 static void verify(field *f)
@@ -121,9 +183,9 @@ static void verify(field *f)
     if (is_looked_at) {
       bench_clear(f->pair);
     }
-    w->run(f->pair, w->pieces);
+    w->run(f->pair, &w->call);
     if (is_looked_at) {
-      bench_verify(f->pair, w->pieces, w->impl);
+      bench_verify(f->pair, w->call.pieces, w->impl);
     }
   }
 }
@@ -131,7 +193,7 @@ static void verify(field *f)
 static void run_once(field *f, way *w, bool is_measured)
 {
   const uint64_t begin_ns = bench_now_ns();
-  w->run(f->pair, w->pieces);
+  w->run(f->pair, &w->call);
   const uint64_t ns = bench_now_ns() - begin_ns;
   if (is_measured) {
     w->ns[w->count++] = (double)ns;
@@ -227,11 +289,12 @@ static void print_way(const field *f, way *w)
   }
 }
 
-void bench_run_rounds(bench_pair *pair)
+static void run_field(bench_pair *pair, void (*add_ways)(field *f))
 {
-  field f = {.pair = pair};
+  static field f;
   kvf_prng prng = {4};
-  add_all(&f);
+  f = (field){.pair = pair};
+  add_ways(&f);
   verify(&f);
   for (size_t i = 0; i < WARM_UP && bench_pieces(&pair->geometry) < BENCH_LOOP_PIECES; i++) {
     run_round(&f, &prng, false);
@@ -247,4 +310,22 @@ void bench_run_rounds(bench_pair *pair)
   for (size_t i = 0; i < f.count; i++) {
     free(f.ways[i].ns);
   }
+}
+
+void bench_run_rounds(bench_pair *pair)
+{
+  run_field(pair, add_all);
+}
+
+/* What a host with two devices does not have: kernels of two processes take turns on one. */
+void bench_run_rounds_beside_producer(bench_pair *pair)
+{
+  bench_ask_work(pair, true);
+  run_field(pair, add_all);
+  bench_ask_work(pair, false);
+}
+
+void bench_run_matrix(bench_pair *pair)
+{
+  run_field(pair, add_matrix);
 }

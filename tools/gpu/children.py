@@ -34,14 +34,15 @@ def prctl(what: int, value: int) -> None:
         raise OSError("prctl")
 
 
-def begin(words: list[str]) -> int:
-    """A session of its own: what somebody sends to a group stays within it."""
+def begin(words: list[str]) -> subprocess.Popen[bytes]:
+    """A session of its own: what somebody sends to a group stays within it. To be kept: what is thrown away asks for the status,
+    which is there once."""
 
     def prepare() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING | {signal.SIGCHLD})
 
-    return subprocess.Popen(words, start_new_session=True, preexec_fn=prepare).pid
+    return subprocess.Popen(words, start_new_session=True, preexec_fn=prepare)
 
 
 def ended() -> dict[int, int]:
@@ -93,7 +94,8 @@ def main(caller: int, limit_s: float, words: list[str]) -> int:
         return 1
     until = time.monotonic() + limit_s
     try:
-        status = wait(begin(words), until)
+        begun = begin(words)
+        status = wait(begun.pid, until)
     except OSError as error:
         print(f"{words[0]}: {error}", file=sys.stderr)
         status = 127
