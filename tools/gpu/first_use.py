@@ -35,8 +35,8 @@ def load_library() -> dict[str, Any]:
     import vllm._C_stable_libtorch  # noqa: F401
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
-    device = torch.cuda.get_device_name(0)
-    return {"right": current_platform.is_cuda() and HAS_TRITON, "vllm": vllm.__version__, "torch": torch.__version__, "device": device}
+    return {"right": current_platform.is_cuda() and HAS_TRITON, "vllm": vllm.__version__, "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(0)}
 
 
 class Trial:
@@ -75,12 +75,13 @@ class Trial:
         ends = torch.tensor([0, TOKENS], device="cuda", dtype=torch.int32)
         unified_attention(q=self.query, k=self.keys, v=self.values, out=out, cu_seqlens_q=ends, max_seqlen_q=TOKENS,
                           seqused_k=ends[1:], max_seqlen_k=TOKENS, softmax_scale=scale, causal=True, window_size=(-1, -1),
-                          block_table=self.table[None], softcap=0.0, q_descale=None, k_descale=self.descale, v_descale=self.descale)
+                          block_table=self.table[None], softcap=0.0, q_descale=None, k_descale=self.descale,
+                          v_descale=self.descale)
         groups = self.size.heads // self.size.kv_heads
         query, key, value = (part.float().transpose(0, 1) for part in (
             self.query, self.key.repeat_interleave(groups, 1), self.value.repeat_interleave(groups, 1)))
-        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale).transpose(0, 1)
-        apart = float((out.float() - expected).abs().max())
+        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
+        apart = float((out.float() - expected.transpose(0, 1)).abs().max())
         return {"right": apart < 0.05, "apart": round(apart, 4)}
 
 
@@ -95,11 +96,13 @@ def write_model(size: Size, folder: Path, device: str) -> dict[str, Any]:
         return (torch.randn(rows, columns, generator=chance, device=device) * scale).to(dtype).cpu()
 
     std = 2.26 * size.hidden ** -0.5
-    shapes = {"self_attn.q_proj": (size.heads * size.head, size.hidden), "self_attn.k_proj": (size.kv_heads * size.head, size.hidden),
-              "self_attn.v_proj": (size.kv_heads * size.head, size.hidden), "self_attn.o_proj": (size.hidden, size.heads * size.head),
+    queries, content = size.heads * size.head, size.kv_heads * size.head
+    shapes = {"self_attn.q_proj": (queries, size.hidden), "self_attn.k_proj": (content, size.hidden),
+              "self_attn.v_proj": (content, size.hidden), "self_attn.o_proj": (size.hidden, queries),
               **{f"mlp.{name}_proj": (size.hidden, size.hidden) for name in ("gate", "up", "down")}}
     tensors = {"model.embed_tokens.weight": weight(size.vocabulary, size.hidden, 1.0),
-               "lm_head.weight": weight(size.vocabulary, size.hidden, 1.0), "model.norm.weight": torch.ones(size.hidden, dtype=dtype)}
+               "lm_head.weight": weight(size.vocabulary, size.hidden, 1.0),
+               "model.norm.weight": torch.ones(size.hidden, dtype=dtype)}
     for layer in range(size.layers):
         for name, shape in shapes.items():
             tensors[f"model.layers.{layer}.{name}.weight"] = weight(*shape, std)
@@ -115,7 +118,8 @@ def main(device: str, folder: Path) -> int:
         return 0 if say("first use/model", lambda: write_model(sizes.CPU, folder, "cpu")) else 1
     good = say("first use/library", load_library)
     trial = Trial(sizes.GPU) if good else None
-    good = trial is not None and say("first use/reshape_and_cache", trial.reshape_and_cache) and say("first use/attention", trial.attention)
+    good = trial is not None and say("first use/reshape_and_cache", trial.reshape_and_cache)
+    good = trial is not None and good and say("first use/attention", trial.attention)
     return 0 if good and say("first use/model", lambda: write_model(sizes.GPU, folder, "cuda")) else 1
 
 

@@ -33,7 +33,8 @@ PAD_TOKENS = 256
 """Prompts are computed in multiples of it, on P as on R."""
 SCRATCH = 0
 """A block that no request has: rows without a request write to it."""
-BUSY_MULTIPLICATIONS = 40
+BUSY_MULTIPLICATIONS, CAPTURED = 40, 2000
+PAUSE_S = 0.0001
 Tokens = list[int]
 
 
@@ -122,7 +123,8 @@ class Model:
             def read(query: torch.Tensor, kv: torch.Tensor, layer: int = layer) -> torch.Tensor:
                 pages = self.pool[layer][tables].transpose(1, 2).transpose(2, 3)  # row, half, head, block, token, content
                 key, value = (part.flatten(2, 3).repeat_interleave(groups, 1) for part in pages.unbind(1))
-                return functional.scaled_dot_product_attention(query[:, :, None], key, value, attn_mask=seen[:, None, None])[:, :, 0]
+                read_by = functional.scaled_dot_product_attention(query[:, :, None], key, value, attn_mask=seen[:, None, None])
+                return read_by[:, :, 0]
             state = self._attend(layer, state, blocks, place % shape.block_tokens, read)
         return (functional.rms_norm(state, (shape.hidden,)) @ self.unembedding.T).argmax(-1)
 
@@ -175,6 +177,7 @@ class MiniEngine:
         width = -(-self.shape.longest // self.shape.block_tokens)
         self.tokens, self.places = (torch.full((BATCH,), fill, dtype=torch.int64, device=self.device) for fill in (0, -1))
         self.tables = torch.full((BATCH, width), SCRATCH, dtype=torch.int64, device=self.device)
+        self.busy = torch.zeros((8192, 8192), device=self.device, dtype=torch.bfloat16) if self.cuda else torch.zeros(1, 1)
         self.graph = self._capture() if self.cuda else None
 
     def _open_node(self, own: dict[str, str], library: str) -> None:
@@ -215,7 +218,8 @@ class MiniEngine:
     # ---- a step ----
 
     def work(self, address: str) -> None:
-        self.connection = parties.say_hello(address, device=torch.cuda.get_device_name(0) if self.cuda else "cpu", torch=torch.__version__)
+        device = torch.cuda.get_device_name(0) if self.cuda else "cpu"
+        self.connection = parties.say_hello(address, device=device, torch=torch.__version__)
         while True:
             try:
                 while self.connection.poll(0 if self._is_busy() else 0.001):
@@ -230,11 +234,10 @@ class MiniEngine:
         return bool(self.waiting or self.given or any(self.rows))
 
     def _take(self, key: int, call: str, args: Any) -> None:
-        if call != "ask":
+        if call == "ask":
+            self.waiting.append(Request(key, args[0], time.monotonic()))
+        else:
             self.connection.send((key, getattr(self, call)(*args), ""))
-            return
-        request = Request(key, args[0], time.monotonic())
-        self.waiting.append(request)
 
     def _admit(self) -> None:
         """In their order, as far as there are blocks."""
@@ -280,7 +283,8 @@ class MiniEngine:
             assert lease is not None
             hashed = kvferry.prompt_hash(array("I", prompt).tobytes(), b"")
             status, ticket = self.node.ticket_make(lease, hashed, blocks)
-            self.node.lease_publish([kvferry.Publication(lease, hashed, id_, blocks)], None if how == "too early" else self.point())
+            after = None if how == "too early" else self.point()
+            self.node.lease_publish([kvferry.Publication(lease, hashed, id_, blocks)], after)
             self.leased[id_] = lease, request.blocks
             self.digested[request.key] = self.model.digests(self.on_device(request.blocks[:count]))
             request.answer.params = {"ticket": ticket, "key": request.key}
@@ -299,26 +303,20 @@ class MiniEngine:
         request.id = info.id
         self.loading[info.id] = request
         self.node.request_begin([info.id])
-        if params.get("too early"):
+        if params.get("early"):
             self._keep_busy()
             self.model.zero(self.on_device(request.blocks))
         blocks = (array("I", request.blocks[:self._whole(request.ask.prompt)]).tobytes(),)
-        after = None if params.get("too early") else self.point()
+        after = None if params.get("early") else self.point()
         started, = self.node.load_start([kvferry.Load(info.id, params["ticket"], prompt, 0, request.key, blocks)], after)
         if started != kvf.OK:
             self.node.request_report([kvf.report(info.id, 0, request.key, 0, started)])
             self.node.request_released([info.id], 0)
 
     def _keep_busy(self) -> None:
-        if self.cuda:
-            for _ in range(BUSY_MULTIPLICATIONS):
-                torch.mm(self.unused, self.unused)
-
-    @property
-    def unused(self) -> torch.Tensor:
-        if not hasattr(self, "_unused"):
-            self._unused = torch.zeros((8192, 8192), device=self.device, dtype=torch.bfloat16)
-        return self._unused
+        """Of a control: what is enqueued next comes late."""
+        for _ in range(BUSY_MULTIPLICATIONS):
+            torch.mm(self.busy, self.busy)
 
     def _compute(self, request: Request, reason: str) -> None:
         request.answer.reason = reason
@@ -327,19 +325,23 @@ class MiniEngine:
 
     def _events(self) -> None:
         for event in self.node.poll():
-            if event.kind == kvf.EVENT_LEASE_ENDED:
-                self.node.lease_release([event.id])
-                self.free += self.leased.pop(event.id)[1]
-            elif event.kind == kvf.EVENT_LOAD:
-                self.node.request_report([event.report])
-            elif event.kind == kvf.EVENT_RELEASED:
-                self.node.request_released([event.id], 0)
-            elif event.kind == kvf.EVENT_VERDICT:
-                request, verdict = self.loading[event.id], event.verdict
-                request.keep = verdict.keep_tokens if verdict.action == kvf.ACTION_USE else 0
-                request.answer.reason = kvferry.status_name(verdict.status)
-            elif event.kind == kvf.EVENT_REQUEST_RELEASED:
+            if self._take_event(event):
                 self._arrived(self.loading.pop(event.id))
+
+    def _take_event(self, event: Any) -> bool:
+        """Asks nothing of the device. True: a request's blocks are its own again."""
+        if event.kind == kvf.EVENT_LEASE_ENDED:
+            self.node.lease_release([event.id])
+            self.free += self.leased.pop(event.id)[1]
+        elif event.kind == kvf.EVENT_LOAD:
+            self.node.request_report([event.report])
+        elif event.kind == kvf.EVENT_RELEASED:
+            self.node.request_released([event.id], 0)
+        elif event.kind == kvf.EVENT_VERDICT:
+            request, verdict = self.loading[event.id], event.verdict
+            request.keep = verdict.keep_tokens if verdict.action == kvf.ACTION_USE else 0
+            request.answer.reason = kvferry.status_name(verdict.status)
+        return bool(event.kind == kvf.EVENT_REQUEST_RELEASED)
 
     def _arrived(self, request: Request) -> None:
         if request.keep >= len(request.ask.prompt):
@@ -427,24 +429,28 @@ class MiniEngine:
         return {f"{number.name} {number.reason}".strip(): number.value for number in self.node.stats()}
 
     def capture(self) -> str:
-        """A graph, in the mode that any thread's forbidden call ends; on another thread, while loads run."""
+        """A graph, in the mode in which any thread's forbidden call ends it; on another thread, while loads run. What went wrong."""
         said: list[str] = []
 
         def record() -> None:
             try:
                 graph, one = torch.cuda.CUDAGraph(), torch.ones(1024, device="cuda")
                 with torch.cuda.graph(graph, stream=torch.cuda.Stream(), capture_error_mode="global"):
-                    for _ in range(2000):
+                    for _ in range(CAPTURED):
                         one = one * 1.0001
                 graph.replay()
                 torch.cuda.synchronize()
             except RuntimeError as error:
                 said.append(str(error))
-        thread = threading.Thread(target=record)
+
+        self._admit()
+        thread, released = threading.Thread(target=record), []
         thread.start()
-        while thread.is_alive():
-            self._events()
-            time.sleep(0.0001)
+        while thread.is_alive():  # what the engine itself would ask of the device would end the capture
+            released += [event.id for event in self.node.poll() if self._take_event(event)]
+            time.sleep(PAUSE_S)
+        for id_ in released:
+            self._arrived(self.loading.pop(id_))
         return said[0] if said else ""
 
 

