@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from test_gpu_tools import FAKE_CUDA, MARK, TOOLS, mark, marked, until_gone  # noqa: F401
+from test_gpu_tools import MARK, TOOLS, mark, marked, until_gone  # noqa: F401
 
 import patches  # isort: skip
 import rows  # isort: skip
@@ -28,8 +28,8 @@ ENGINE_ROWS = ["start", "graphs", "zeroed block", "one by one", "at once", "over
 ENGINES_SKIP = {*(f"first use/{name}" for name in ("library", "reshape_and_cache", "attention")), "first/graphs",
                 *(f"second/{name}" for name in ENGINE_ROWS)}
 """What needs Triton or graphs, as the second model runner does."""
-MINI_ROWS = ["start", "zeroed block", "reused early", "published early", "loaded early", "one by one", "at once", "lease ended", "P stopped",
-             "checksum", "tcp", "capture", "latency", "P killed"]
+MINI_ROWS = ["start", "zeroed block", "reused early", "published early", "loaded early", "one by one", "at once", "lease ended",
+             "P stopped", "checksum", "tcp", "capture", "latency", "P killed"]
 MINI_SKIP = {f"{layout}/{name}" for layout in ("apart", "together") for name in ("published early", "loaded early", "capture")}
 """What needs a device that works late."""
 

@@ -164,7 +164,8 @@ class Minis(Parties):
             answers = [self.wait(future) for future in asked]
         seconds, copied_s, copied = time.monotonic() - begin, grown["device_copy_ns"] / 1e9, grown["loaded_bytes"]
         return self.judged("D", self.prompts, answers, tickets, len(self.prompts)) | {
-            "prompts_per_s": round(len(self.prompts) / seconds, 1), "mib": copied >> 20, "copies_gb_per_s": round(copied / copied_s / 1e9, 2)}
+            "prompts_per_s": round(len(self.prompts) / seconds, 1), "mib": copied >> 20,
+            "copies_gb_per_s": round(copied / copied_s / 1e9, 2)}
 
     def ended(self) -> Figures:
         """Tickets of leases that have ended, and whose blocks others have been given."""

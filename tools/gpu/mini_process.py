@@ -240,13 +240,13 @@ class MiniEngine:
             self.connection.send((key, getattr(self, call)(*args), ""))
 
     def _admit(self) -> None:
-        """In their order, as far as there are blocks."""
+        """In their order, as far as there are blocks; then those whose KV is there, as far as there are rows."""
         while self.waiting:
             request = self.waiting[0]
             tokens = len(request.ask.prompt) + request.ask.tokens
             count = -(-tokens // self.shape.block_tokens)
             if count > len(self.free):
-                return
+                break
             self.waiting.popleft()
             request.blocks = [self.free.pop() for _ in range(count)]
             params = request.ask.params or {}
