@@ -141,6 +141,15 @@ class Model:
         return total
 
 
+def packed(blocks: Tokens) -> tuple[bytes, ...]:
+    """Of one KV group."""
+    return (array("I", blocks).tobytes(),)
+
+
+def hash_of(prompt: Tokens) -> bytes:
+    return kvferry.prompt_hash(array("I", prompt).tobytes(), b"")
+
+
 @dataclass
 class Request:
     key: int
@@ -241,29 +250,34 @@ class MiniEngine:
 
     def _admit(self) -> None:
         """In their order, as far as there are blocks; then those whose KV is there, as far as there are rows."""
-        while self.waiting:
-            request = self.waiting[0]
-            tokens = len(request.ask.prompt) + request.ask.tokens
-            count = -(-tokens // self.shape.block_tokens)
-            if count > len(self.free):
-                break
+        while self.waiting and self._admit_one(self.waiting[0]):
             self.waiting.popleft()
-            request.blocks = [self.free.pop() for _ in range(count)]
-            params = request.ask.params or {}
-            if "publish" in params:
-                self._hand_over(request, params["publish"])
-                continue
-            self.model.zero(self.on_device(request.blocks))
-            if "ticket" in params:
-                self._load(request, params)
-            else:
-                self._prefill(request)
-                request.keep = len(request.ask.prompt)
-                self.loading[-request.key] = request  # for a row
         for key, request in list(self.loading.items()):
             if key < 0 and None in self.rows:
                 del self.loading[key]
                 self._begin(request)
+
+    def _admit_one(self, request: Request) -> bool:
+        """False: there is no room for it now."""
+        count = -(-(len(request.ask.prompt) + request.ask.tokens) // self.shape.block_tokens)
+        if count > len(self.free):
+            return False
+        params = request.ask.params or {}
+        if "publish" in params:
+            status, lease, id_ = self.node.lease_reserve(count, self.shape.blocks)
+            if status == kvf.NO_LEASE:
+                return False
+            assert lease is not None, kvferry.status_name(status)
+            request.blocks = [self.free.pop() for _ in range(count)]
+            self._hand_over(request, params["publish"], lease, id_)
+            return True
+        request.blocks = [self.free.pop() for _ in range(count)]
+        self.model.zero(self.on_device(request.blocks))
+        if "ticket" in params:
+            self._load(request, params)
+        else:
+            self._compute(request, "")
+        return True
 
     def _prefill(self, request: Request) -> None:
         prompt = request.ask.prompt
@@ -271,31 +285,25 @@ class MiniEngine:
         tokens = self.on_device(prompt + [0] * (padded - len(prompt)))
         self.model.prefill(tokens, len(prompt), self.on_device(request.blocks))
 
-    def _hand_over(self, request: Request, how: str) -> None:
+    def _hand_over(self, request: Request, how: str, lease: bytes, id_: int) -> None:
         """The prompt's ticket, before the device has computed it. `how`: in order; or, as a control, too early."""
-        prompt, count = request.ask.prompt, self._whole(request.ask.prompt)
         if how == "too early":
             self._keep_busy()
         self._prefill(request)
-        blocks = (array("I", request.blocks[:count]).tobytes(),)
-        status, lease, id_ = self.node.lease_reserve(count, self.shape.blocks)
-        if status == kvf.OK:
-            assert lease is not None
-            hashed = kvferry.prompt_hash(array("I", prompt).tobytes(), b"")
-            status, ticket = self.node.ticket_make(lease, hashed, blocks)
-            after = None if how == "too early" else self.point()
-            self.node.lease_publish([kvferry.Publication(lease, hashed, id_, blocks)], after)
-            self.leased[id_] = lease, request.blocks
-            self.digested[request.key] = self.model.digests(self.on_device(request.blocks[:count]))
-            request.answer.params = {"ticket": ticket, "key": request.key}
-        request.answer.reason = kvferry.status_name(status)
+        blocks, prompt = packed(request.blocks), hash_of(request.ask.prompt)
+        status, ticket = self.node.ticket_make(lease, prompt, blocks)
+        assert status == kvf.OK, kvferry.status_name(status)
+        self.node.lease_publish([kvferry.Publication(lease, prompt, id_, blocks)], None if how == "too early" else self.point())
+        self.leased[id_] = lease, request.blocks
+        self.digested[request.key] = self.model.digests(self.on_device(request.blocks))
+        request.answer.params = {"ticket": ticket, "key": request.key}
         self.connection.send((request.key, request.answer, ""))  # the device may still compute
 
     def _whole(self, prompt: Tokens) -> int:
         return -(-len(prompt) // self.shape.block_tokens)
 
     def _load(self, request: Request, params: dict[str, Any]) -> None:
-        prompt = kvferry.prompt_hash(array("I", request.ask.prompt).tobytes(), b"")
+        prompt = hash_of(request.ask.prompt)
         status, info = self.node.request_open(params["ticket"], prompt, request.key, {})
         if info is None or status != kvf.OK:
             self._compute(request, kvferry.status_name(status))
@@ -306,7 +314,7 @@ class MiniEngine:
         if params.get("early"):
             self._keep_busy()
             self.model.zero(self.on_device(request.blocks))
-        blocks = (array("I", request.blocks[:self._whole(request.ask.prompt)]).tobytes(),)
+        blocks = packed(request.blocks[:self._whole(request.ask.prompt)])
         after = None if params.get("early") else self.point()
         started, = self.node.load_start([kvferry.Load(info.id, params["ticket"], prompt, 0, request.key, blocks)], after)
         if started != kvf.OK:

@@ -1,5 +1,5 @@
-// For vllm_check.py: NVIDIA's driver and NVML with one GPU of compute capability 9.0, as far as they are asked while vLLM is
-// imported and configured. No work can be given to it.
+// For vllm_check.py: NVIDIA's driver and NVML with one GPU of compute capability 9.0, as far as they are asked while
+// vLLM is imported and configured. No work can be given to it.
 
 int nvmlInit(void);
 int nvmlInit_v2(void);
@@ -17,65 +17,65 @@ enum { SUCCESS = 0, NO_DEVICE = 100 };
 
 int nvmlInit(void)
 {
-    return SUCCESS;
+  return SUCCESS;
 }
 
 int nvmlInit_v2(void)
 {
-    return SUCCESS;
+  return SUCCESS;
 }
 
 int nvmlInitWithFlags(unsigned flags)
 {
-    (void)flags;
-    return SUCCESS;
+  (void)flags;
+  return SUCCESS;
 }
 
 int nvmlShutdown(void)
 {
-    return SUCCESS;
+  return SUCCESS;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
-    *count = 1;
-    return SUCCESS;
+  *count = 1;
+  return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
-    static char only[1];
-    *device = only + index;
-    return SUCCESS;
+  static char only[1];
+  *device = only + index;
+  return SUCCESS;
 }
 
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
 {
-    (void)device;
-    *major = 9;
-    *minor = 0;
-    return SUCCESS;
+  (void)device;
+  *major = 9;
+  *minor = 0;
+  return SUCCESS;
 }
 
 int nvmlDeviceGetName(void *device, char *name, unsigned length)
 {
-    (void)device;
-    if (length > 0)
-        name[0] = '\0';
-    return SUCCESS;
+  (void)device;
+  if (length > 0)
+    name[0] = '\0';
+  return SUCCESS;
 }
 
 int cuGetProcAddress_v2(void)
 {
-    return NO_DEVICE;
+  return NO_DEVICE;
 }
 
 int cuPointerGetAttribute(void)
 {
-    return NO_DEVICE;
+  return NO_DEVICE;
 }
 
 int cuTensorMapEncodeTiled(void)
 {
-    return NO_DEVICE;
+  return NO_DEVICE;
 }
