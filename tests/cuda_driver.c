@@ -12,6 +12,7 @@
 #ifndef FAKE_CUDA_LIBRARY
 #define FAKE_CUDA_LIBRARY KVF_CUDA_LIBRARY
 #endif
+#define SHARED_BLOCK_BYTES ((size_t)2 << 20) /* shorter allocations of drivers are parts of such a block */
 #define FILL_BLOCKS_MAX 128u
 #define FILL_THREADS 256u
 
@@ -122,6 +123,9 @@ void *cuda_driver_allocate(size_t bytes)
   const cuda_driver *one = cuda_driver_open();
   kvf_cuda_stay stay;
   kvf_cu_memory address = 0;
+  if (getenv("KVFERRY_TEST_SMALL_ALLOCATIONS") == NULL) {
+    bytes = (bytes + SHARED_BLOCK_BYTES - 1) / SHARED_BLOCK_BYTES * SHARED_BLOCK_BYTES;
+  }
   enter(one, &stay);
   cuda_driver_must(one->mem_alloc(&address, bytes));
   kvf_cuda_leave(&stay);

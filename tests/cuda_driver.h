@@ -31,7 +31,8 @@ const cuda_driver *cuda_driver_open(void);
 /* Its context is the thread's from here on. */
 const cuda_driver *cuda_driver_enter(void);
 
-/* Of cuMemAlloc(). */
+/* Of cuMemAlloc(), a multiple of 2 MiB, as engines allocate their pools: of what is shorter drivers put several into
+ * one block, and an IPC handle is of the whole block. $KVFERRY_TEST_SMALL_ALLOCATIONS: of no more bytes than that. */
 void *cuda_driver_allocate(size_t bytes);
 void cuda_driver_free(void *memory);
 /* Between any two memories, the host's too, past all streams but the driver's own; it is done when this returns. */

@@ -153,6 +153,8 @@ void bench_print_shape(const bench_pair *pair);
 void bench_print_clocks(const bench_pair *pair, const bench_clocks *end);
 void bench_print_failure(const bench_case *of, const char *why);
 void bench_print_note(const bench_case *of, const char *impl, const char *note);
+/* The library has no such options. */
+void bench_print_refused(const bench_settings *settings, const char *why);
 /* Sorts them. */
 void bench_print_samples(const bench_case *of, const char *suffix, const char *impl, const char *unit, double *samples,
                          size_t count, bool more_is_better);
@@ -182,6 +184,8 @@ enum { BENCH_ASK_CPU = 'c', BENCH_ASK_NODE = 'n', BENCH_ASK_PUBLISH = 'p', BENCH
 
 kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry, bool is_host,
                      uint8_t *pool);
+/* False: the library refuses one, and the message says why. */
+bool bench_set_options(kvf_config *config, const bench_settings *settings, char *message);
 /* P: does as it is asked for, until the socket closes. */
 void bench_producer(const bench_case *of, const bench_settings *settings, int fd);
 void bench_send(int fd, const void *what, size_t bytes);

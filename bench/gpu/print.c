@@ -30,11 +30,15 @@ static void end(void)
 void bench_print_machine(const bench_pair *pair, size_t free_bytes)
 {
   const kvf_cuda *cuda = pair->driver->cuda;
+  kvf_cu_module module;
+  const kvf_cu_result result = cuda->api.module_load_data(&module, kvf_cuda_kernels_ptx);
   (void)printf("{\"case\":\"machine\",");
   print_text("device", cuda->devices[0].name);
   (void)printf(",\"cuda\":%d,\"fake\":%s,\"free_bytes\":%zu,\"batch_copies\":%s,\"spins\":%s", cuda->version,
                pair->driver->is_fake ? "true" : "false", free_bytes,
                cuda->api.memcpy_batch_async != NULL ? "true" : "false", pair->spins ? "true" : "false");
+  (void)putchar(',');
+  print_text("kernels", result == KVF_CUDA_SUCCESS ? "taken" : kvf_cuda_error_name(cuda, result));
   end();
 }
 
@@ -72,6 +76,17 @@ void bench_print_note(const bench_case *of, const char *impl, const char *note)
   begin(of, "");
   (void)printf(",\"impl\":\"%s\",", impl);
   print_text("note", note);
+  end();
+}
+
+void bench_print_refused(const bench_settings *settings, const char *why)
+{
+  (void)printf("{\"case\":\"gather\",");
+  print_text("impl", settings->options[0]);
+  (void)putchar(',');
+  print_text("note", "not switchable");
+  (void)putchar(',');
+  print_text("why", why);
   end();
 }
 

@@ -54,7 +54,7 @@ static void set(kvf_config *config, const char *name, const char *value)
   bench_must(kvf_config_set(config, name, value, message) == KVF_OK, message);
 }
 
-static void set_options(kvf_config *config, const bench_settings *settings)
+bool bench_set_options(kvf_config *config, const bench_settings *settings, char *message)
 {
   char name[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < settings->options_count; i++) {
@@ -62,8 +62,11 @@ static void set_options(kvf_config *config, const bench_settings *settings)
     char *value = strchr(name, '=');
     bench_must(value != NULL, "an option is NAME=VALUE");
     *value = '\0';
-    set(config, name, value + 1);
+    if (kvf_config_set(config, name, value + 1, message) != KVF_OK) {
+      return false;
+    }
   }
+  return true;
 }
 
 static kvf_node *open_node(const bench_case *of, const bench_settings *settings)
@@ -80,7 +83,7 @@ static kvf_node *open_node(const bench_case *of, const bench_settings *settings)
   set(&config, "load_timeout_ms", "30000");
   set(&config, "stall_timeout_ms", "10000");
   set(&config, "log_level", "warn");
-  set_options(&config, settings);
+  bench_must(bench_set_options(&config, settings, message), message);
   bench_must(kvf_node_open(&config, &node, message) == KVF_OK, message);
   return node;
 }

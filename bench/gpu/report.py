@@ -5,6 +5,7 @@ wrong, a case failed, or nothing was measured."""
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -31,6 +32,13 @@ ONE_GOALS = ((262144, 0.85), (65536, 0.75), (16384, 0.65))
 GOAL_BYTES = 64 << 20
 """Of a load: smaller ones are a matter of latency."""
 LAUNCH_GOAL, HOST_GOAL = 0.95, 0.9
+ALWAYS = f"device_gather_bytes={64 << 20}"
+SWITCHES = (("device_gather_bytes=1",), *((ALWAYS, f"device_gather_blocks={blocks}") for blocks in (32, 64, 128)),
+            (ALWAYS, "device_gather_blocks=64", "device_gather_threads=256"))  # fmt: skip
+"""Options of kvferry's with which it is measured once more: the gather kernel never, or always and by so many blocks and threads."""
+SWITCHED = ("gather/16384x16KiB", "gather/5120x64KiB", "gather/1280x256KiB")
+SWITCH_S = 3
+SWITCHES_S = SWITCH_S * len(SWITCHES) * len(SWITCHED)
 
 
 # ---- running ----
@@ -57,13 +65,22 @@ def run(command: Sequence[str | Path], file: Path, limit_s: float, errors: IO[by
             return None
 
 
-def run_bench(options: argparse.Namespace, seconds: float, file: Path) -> None:
-    words = [options.program, "--seconds", f"{seconds:.0f}", "--case", options.case, *(["--quick"] if options.quick else []),
-             *(["--without", options.without] if options.without else [])]
+def run_bench(options: argparse.Namespace, case: str, seconds: float, file: Path, switch: Sequence[str] = ()) -> None:
+    words = [options.program, "--seconds", f"{seconds:.0f}", "--case", case, *(["--quick"] if options.quick else []),
+             *(["--without", options.without] if options.without else []), *(word for text in switch for word in ("--set", text))]
     begin = file.stat().st_size
     status = run(words, file, seconds + 5)
     if status != 0 and not any("failed" in row for row in rows_since(file, begin)):
         add(file, case=options.program.name, failed="it was not over in time" if status is None else f"it ended with status {status}")
+
+
+def run_switches(options: argparse.Namespace, until: float, file: Path) -> None:
+    for switch, case in itertools.product(SWITCHES, SWITCHED):
+        left_s = until - time.monotonic()
+        if left_s < SWITCH_S:
+            add(file, case=case, impl=" ".join(switch), note="no time was left")
+        else:
+            run_bench(options, case, left_s, file, switch)
 
 
 def run_nixl(rows: Sequence[Row], seconds: float, file: Path) -> None:
@@ -252,6 +269,8 @@ def texts(rows: Rows) -> Iterator[str]:
     if rows.machine:
         major, minor = divmod(rows.machine["cuda"], 1000)
         yield f"{rows.machine['device']}, CUDA {major}.{minor // 10}, {rows.machine['free_bytes'] / 1e9:.1f} GB free"
+        if rows.machine["kernels"] != "taken":
+            yield f"ITS DRIVER DOES NOT TAKE KVFERRY'S KERNELS: {rows.machine['kernels']}"
         if rows.machine["fake"]:
             yield "A FAKE OF THE DRIVER: that all of it runs is shown, and no figure means anything."
     yield clocks_text(rows)
@@ -265,7 +284,7 @@ def texts(rows: Rows) -> Iterator[str]:
         yield from ("\n" + made(rows) for made in (staged_table, posting_table, cpu_table, rest_table))
     yield ""
     yield from (f"cut: {case}: {row['cut']}" for case, row in rows.shapes.items() if row.get("cut"))
-    yield from (f"note: {row['case']}, {row['impl']}: {row['note']}" for row in rows.notes)
+    yield from dict.fromkeys(f"note: {row['case']}, {row['impl']}: {row['note']}" for row in rows.notes)
     if rows.machine and not rows.machine["fake"] and rows.cases(WITHIN, *STAGED):
         yield goals_text(rows)
     if rows.failed:
@@ -279,6 +298,7 @@ def main() -> int:
     parser.add_argument("--case", default="", metavar="TEXT", help="only cases whose name has this: local/, gather/")
     parser.add_argument("--without", metavar="TEXT", help="but for those with this")
     parser.add_argument("--seconds", type=float, default=RUN_S, help=f"for all of it ({RUN_S})")
+    parser.add_argument("--switches", action="store_true", help="kvferry once more, with the gather kernel never and always")
     parser.add_argument("--nixl", action="store_true", help="NIXL beside it, on a real driver")
     parser.add_argument("--library", metavar="FILE", help="the driver, or a fake of it (libcuda.so.1 as the system finds it)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="for the rows, behind those that are there: a line each")
@@ -294,7 +314,10 @@ def report(options: argparse.Namespace, file: Path) -> int:
     until = time.monotonic() + options.seconds
     file.touch()
     begin = file.stat().st_size
-    run_bench(options, options.seconds - (NIXL_S if options.nixl and not options.quick else 0), file)
+    later_s = (NIXL_S if options.nixl and not options.quick else 0) + (SWITCHES_S if options.switches else 0)
+    run_bench(options, options.case, options.seconds - later_s, file)
+    if options.switches:
+        run_switches(options, until, file)
     rows = rows_since(file, begin)
     if options.nixl and any(row.get("fake") is False for row in rows):
         run_nixl(rows, until - time.monotonic(), file)

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/prng.h"
 #include "gpu_bench.h"
@@ -17,7 +18,7 @@
 #define CPU_S 1.0
 
 typedef struct way {
-  char impl[32];
+  char impl[BENCH_TEXT_BYTES];
   void (*run)(bench_pair *pair, const bench_call *call);
   bench_call call;
   uint64_t bytes;
@@ -87,7 +88,7 @@ static bool has_batches(const field *f)
 
 static void add_gather(field *f, unsigned blocks, unsigned threads, bool is_cut, const char *impl)
 {
-  char name[32];
+  char name[64];
   (void)snprintf(name, sizeof(name), "%s-%ux%u", is_cut ? "cut" : "gather", blocks, threads);
   way *added = add_bare(f, impl != NULL ? impl : name, bench_gather, BENCH_PIECES_MAX, true);
   added->call.blocks = blocks;
@@ -137,10 +138,22 @@ static void add_pinned(field *f, bool to_host, bool to_device)
   }
 }
 
+/* With options of its own it is another. */
+static void add_kvferry(field *f)
+{
+  const bench_settings *settings = f->pair->settings;
+  char name[BENCH_TEXT_BYTES] = "kvferry";
+  for (size_t i = 0; i < settings->options_count; i++) {
+    const size_t used = strlen(name);
+    (void)snprintf(name + used, sizeof(name) - used, " %s", settings->options[i]);
+  }
+  (void)add(f, name, load, true);
+}
+
 static void add_all(field *f)
 {
   const bench_case *of = f->pair->of;
-  (void)add(f, "kvferry", load, true);
+  add_kvferry(f);
   if (of->source_is_host || of->destination_is_host || of->transport[0] != 'l') {
     add_pinned(f, !of->source_is_host, !of->destination_is_host);
   } else {
@@ -153,7 +166,10 @@ static void add_matrix(field *f)
 {
   static const unsigned blocks[] = {16, 32, 64, 128};
   static const unsigned few_threads = KVF_CUDA_KERNEL_THREADS / 2;
-  (void)add(f, "kvferry", load, true);
+  add_kvferry(f);
+  if (f->pair->settings->options_count > 0) { /* the others do not depend on them */
+    return;
+  }
   bench_open_source(f->pair);
   bench_list_pieces(f->pair);
   (void)add(f, "one", bench_one, false);
@@ -305,8 +321,10 @@ static void run_field(bench_pair *pair, void (*add_ways)(field *f))
   for (size_t i = 0; i < f.count; i++) {
     print_way(&f, &f.ways[i]);
   }
-  print_work(pair, &before, &after, f.ways[0].count);
-  measure_cpu(pair);
+  if (pair->settings->options_count == 0) {
+    print_work(pair, &before, &after, f.ways[0].count);
+    measure_cpu(pair);
+  }
   for (size_t i = 0; i < f.count; i++) {
     free(f.ways[i].ns);
   }

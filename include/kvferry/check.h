@@ -47,11 +47,14 @@ KVF_API KVF_MUST_USE kvf_status kvf_check_node(const kvf_config *config, const c
 KVF_API KVF_MUST_USE kvf_status kvf_check_memory(kvf_memory_kind kind, const char *library,
                                                  char message[KVF_MESSAGE_BYTES_MAX]);
 
-/* What the index-th device that kvf_check_memory() finds can do, as its driver says it: how its memory is given to
- * other processes, how many other devices it reads by itself, and whether network cards reach it. It is one line in
- * `message`; nothing is made on the device, and no other process is tried. Any thread. KVF_TRANSFER_SETUP: it gives no
- * handles of memory as most engines allocate it, so that the transport local will be left out. KVF_NOT_FOUND: there are
- * no more, or the kind has no devices. KVF_INVALID: as above. */
+/* What the index-th device that kvf_check_memory() finds can do: how its memory is given to other processes, how many
+ * other devices it reads by itself, whether network cards reach it, and whether it runs the library's kernels. It is
+ * one line in `message`. The driver says it, but the kernels are tried: where this process has no context on the
+ * device, one is made for the call, which takes a second and some hundred MB of the device's memory. No other process
+ * is tried. Any thread. KVF_TRANSFER_SETUP: it gives no handles of memory as most engines allocate it, so that the
+ * transport local will be left out. KVF_TRANSFER_FAILED, KVF_NO_MEMORY: it does not run the kernels, by the error that
+ * the line ends with: copies take their place, which is slower. KVF_NOT_FOUND: there are no more, or the kind has no
+ * devices. KVF_INVALID: as above. */
 KVF_API KVF_MUST_USE kvf_status kvf_check_device(kvf_memory_kind kind, uint32_t index,
                                                  char message[KVF_MESSAGE_BYTES_MAX]);
 

@@ -100,6 +100,9 @@ typedef struct kvf_config {
   /* GPUs. */
   char cuda_library[KVF_PATH_BYTES_MAX];
   uint32_t device_chunk_bytes;
+  uint32_t device_gather_bytes;
+  uint32_t device_gather_blocks;
+  uint32_t device_gather_threads;
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -40,10 +40,10 @@ KVF_API void kvf_staging_regions(const kvf_staging *staging, kvf_region *out);
  * out where one of them is KVF_BLOCK_NONE. The bytes are there for all that the stream `on` is given afterwards; they
  * are written after all that it had been given before. NULL: the pool is host memory, and they are there on return.
  * `number` is larger than that of the copy before. KVF_INVALID: a number that is not; a block out of range; counts
- * that differ; or `on` is not of the pool's device. KVF_LIMIT: KVF_STAGING_COPIES_MAX are not complete yet: not to be
- * expected of an engine that waits for its steps. Nothing has been begun then.
- * KVF_TRANSFER_FAILED, KVF_NO_MEMORY: the device has refused some of it: it is lost, and the blocks are not good; the
- * copy, and those after it, will never be said to be complete. */
+ * that differ; or `on` is not of the pool's device, or of a stream that is being captured. KVF_LIMIT:
+ * KVF_STAGING_COPIES_MAX are not complete yet: not to be expected of an engine that waits for its steps. Nothing has
+ * been begun then. KVF_TRANSFER_FAILED, KVF_NO_MEMORY: the device has refused some of it: it is lost, and the blocks
+ * are not good; the copy, and those after it, will never be said to be complete. */
 KVF_API KVF_MUST_USE kvf_status kvf_staging_copy(kvf_staging *staging, uint64_t number, const kvf_blocks *from,
                                                  const kvf_blocks *to, const kvf_ordering_point *on);
 

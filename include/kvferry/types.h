@@ -82,7 +82,10 @@ KVF_API const char *kvf_memory_kind_name(int kind);
 typedef struct kvf_ordering_point {
   kvf_memory_kind memory; /* whose device; KVF_MEMORY_HOST has none */
   uint32_t device;
-  void *handle; /* what the kind calls it: a queue of the device, and all that is in it now */
+  /* What the kind calls it: a queue of the device, and all that is in it now. With KVF_MEMORY_CUDA a CUstream; NULL and
+   * 1 are the legacy default stream, 2 is the calling thread's own. Of one that is being captured for a graph there are
+   * no points: KVF_INVALID. Nor of the legacy one while another is, that it would wait for. */
+  void *handle;
 } kvf_ordering_point;
 
 typedef struct kvf_node kvf_node;

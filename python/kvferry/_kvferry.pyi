@@ -226,7 +226,7 @@ def check_memory(kind: int, library: str) -> tuple[int, str]:
     """(status, what was found or is wrong): kvf_check_memory() of MEMORY_HOST or MEMORY_CUDA."""
 
 def check_device(kind: int, index: int) -> tuple[int, str]:
-    """(status, what it can do): kvf_check_device(); NOT_FOUND: there are no more."""
+    """(status, what it can do): kvf_check_device(), which may make a context on it; NOT_FOUND: there are no more."""
 
 def report(request_id: int, rank: int, blocks: int, prefix: int, status: int) -> Report:
     """One rank's report, for a load that load_start() refused."""

@@ -126,6 +126,11 @@ def torch_sees_cuda() -> bool:
     return bool(importlib.import_module("torch").cuda.is_available())
 
 
+WITHOUT_HANDLES = "the transport local is left out there, and tcp is taken instead"
+WITHOUT_KERNELS = ("copies take their place, which is slower: the driver's libnvidia-ptxjitcompiler.so.1 must be there, "
+                   "CUDA_DISABLE_PTX_JIT unset, and some memory of the device free")
+
+
 def check_cuda(library: str) -> list[Finding]:
     """The driver, and what each GPU can do. That there is none is no trouble unless somebody wants one."""
     status, found = _kvferry.check_memory(_kvferry.MEMORY_CUDA, library)
@@ -139,8 +144,8 @@ def check_cuda(library: str) -> list[Finding]:
         status, found = _kvferry.check_device(_kvferry.MEMORY_CUDA, index)
         if status == _kvferry.NOT_FOUND:
             break
-        findings.append(Finding(OK, "gpu", found) if status == _kvferry.OK else
-                        Finding(WARN, "gpu", found, "the transport local is left out there, and tcp is taken instead"))
+        findings.append(Finding(OK, "gpu", found) if status == _kvferry.OK else Finding(
+            WARN, "gpu", found, WITHOUT_HANDLES if status == _kvferry.TRANSFER_SETUP else WITHOUT_KERNELS))
     return findings
 
 

@@ -37,12 +37,20 @@ typedef struct kvf_memory_source {
   uint64_t region_bytes; /* that are to be there */
 } kvf_memory_source;
 
+/* How a device brings many runs together; 0 of each: as its kind does it. */
+typedef struct kvf_memory_gather {
+  uint32_t bytes;   /* runs shorter than that, on average, by a kernel of its own */
+  uint32_t blocks;  /* of that kernel, at most */
+  uint32_t threads; /* of each block */
+} kvf_memory_gather;
+
 /* Runs of equal length, from a peer's regions to ours, of which those before `first` have been read. */
 typedef struct kvf_memory_batch {
   const kvf_memory_import *import; /* of the first run; the others' come from the same process, for the same device */
   const kvf_memory_ops *into;      /* the kind of `to`: addressable, or that of the import */
   size_t first;
   size_t count;
+  kvf_memory_gather gather;
   kvf_read_work *work;                              /* read() adds what a device took */
   struct iovec to[KVF_MEMORY_BATCH_RUNS_MAX + 1];   /* one for who wants to know more of the peer in the same step */
   struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
@@ -72,10 +80,13 @@ struct kvf_memory_ops {
    * one is looked for when it is needed. `message` (KVF_MESSAGE_BYTES_MAX, here and below) says on KVF_OK what was
    * found, and on KVF_TRANSFER_SETUP what to do. NULL: it needs nothing. */
   kvf_status (*open)(const char *library, char *message);
-  /* What the index-th device that open() finds can do, in one line, for people. Nothing is made on it.
-   * KVF_TRANSFER_SETUP: most of its memory cannot be read by other processes, or as open(). KVF_NOT_FOUND: there are no
-   * more. NULL: the kind has no devices. */
+  /* What the index-th device that open() finds can do, in one line, for people. What is tried on it is taken back.
+   * KVF_TRANSFER_SETUP: most of its memory cannot be read by other processes, or as open(). KVF_TRANSFER_FAILED,
+   * KVF_NO_MEMORY: as remark(). KVF_NOT_FOUND: there are no more. NULL: the kind has no devices. */
   kvf_status (*describe)(uint32_t index, char *message);
+  /* What this process can use of the device only in a slower way, and the remedy, in one line; "": nothing, or it has
+   * not been used. NULL: that cannot be. */
+  void (*remark)(uint32_t device, char *message);
   /* False: the device is lost, and all of its memory with it. NULL: that cannot be. */
   bool (*works)(uint32_t device);
 
@@ -107,9 +118,12 @@ struct kvf_memory_ops {
    * been given before. False: the device is lost, or cannot do it. NULL: it is so at once. */
   bool (*flush)(uint32_t device);
 
+  /* Whether work that is given to the point's queue now is done in its turn. KVF_INVALID: it is recorded, and done
+   * later or never; or the point is none of the kind's. Else the device refuses. NULL: as mark. */
+  kvf_status (*check_point)(const kvf_ordering_point *point);
   /* Notes an ordering point, which is the caller's again when this returns: *mark is for unmark(). Also under the
-   * node's lock. NULL: the kind knows none. KVF_INVALID: it is none of the kind's. Else
-   * the device refused, or there is no memory. */
+   * node's lock. NULL: the kind knows none. KVF_INVALID: as check_point(). Else the device refused, or there is no
+   * memory. */
   kvf_status (*mark)(const kvf_ordering_point *point, void **mark);
   /* Whether it is complete, without waiting. Once it is, it stays so, and what is read or written by anyone afterwards
    * comes after all that was before the point. */

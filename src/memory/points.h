@@ -8,7 +8,7 @@
 #include "base/list.h"
 #include "memory/memory.h"
 
-/* How often they are asked. */
+/* How often they are asked, by a thread that sleeps as long as it asks for. */
 #define KVF_POINTS_POLL_NS UINT64_C(50000)
 
 /* Part of what waits for it. */

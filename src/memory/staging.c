@@ -232,7 +232,10 @@ static kvf_status check_copy(const kvf_staging *staging, uint64_t number, const 
       good = are_in_range(staging, region, from->ids + first, to->ids + first, from->counts[region->group]);
     }
   }
-  return good ? KVF_OK : KVF_INVALID;
+  if (!good) {
+    return KVF_INVALID;
+  }
+  return on == NULL || staging->ops->check_point == NULL ? KVF_OK : staging->ops->check_point(on);
 }
 
 typedef struct runs {

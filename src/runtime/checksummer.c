@@ -70,6 +70,7 @@ static void *run(void *context)
   kvf_checksummer *checksummer = context;
   kvf_node *node = checksummer->node;
   kvf_checksummer_job *job;
+  kvf_thread_sleep_exactly();
   while ((job = wait_for_job(checksummer)) != NULL) {
     if (sum_blocks(checksummer, job)) {
       uint64_t now_ns = kvf_node_enter(node);

@@ -84,6 +84,22 @@ static kvf_status open_kinds(kvf_node *node, uint32_t kinds)
   return KVF_OK;
 }
 
+/* Of the devices that the memory is on. */
+static void log_remarks(kvf_node *node, const kvf_region *regions, uint32_t count)
+{
+  const kvf_memory_devices devices = kvf_memory_devices_of(regions, count);
+  for (uint32_t kind = 0; kind < KVF_MEMORY_KINDS_MAX; kind++) {
+    const kvf_memory_ops *ops = kvf_memory_ops_of(kind);
+    char message[KVF_MESSAGE_BYTES_MAX] = "";
+    if (ops != NULL && ops->remark != NULL && devices.of_kind[kind] != KVF_MEMORY_NO_DEVICE) {
+      ops->remark(devices.of_kind[kind], message);
+    }
+    if (message[0] != '\0') {
+      kvf_log(&node->logger, KVF_LOG_WARN, "%s", message);
+    }
+  }
+}
+
 /* With the devices that the memory is on, if there is any. */
 static void set_ordering(kvf_node *node, kvf_ordering *ordering, uint32_t regions_count)
 {
@@ -236,6 +252,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     status = kvf_memory_check(regions, (uint32_t)count, message);
   }
   if (status == KVF_OK) {
+    log_remarks(node, regions, count);
     status = kvf_node_equip(node, message);
   }
   if (status != KVF_OK) {

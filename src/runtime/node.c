@@ -73,6 +73,9 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .tcp_streams = node->config.tcp_streams,
                                  .tcp_buffer_bytes = node->config.tcp_buffer_bytes,
                                  .spin_us = node->config.spin_us,
+                                 .device_gather_bytes = node->config.device_gather_bytes,
+                                 .device_gather_blocks = node->config.device_gather_blocks,
+                                 .device_gather_threads = node->config.device_gather_threads,
                                  .thread_cpus = node->cpus,
                                  .tls = node->tls};
   uint16_t last_port;

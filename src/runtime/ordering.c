@@ -63,6 +63,7 @@ static void give(void *context, kvf_point *point, bool complete)
 static void *run(void *context)
 {
   kvf_ordering *ordering = context;
+  kvf_thread_sleep_exactly();
   kvf_points_run(&ordering->points, give, ordering);
   return NULL;
 }

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #define WAIT_MS_MAX 60000
@@ -129,6 +130,11 @@ int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns)
   }
   uint64_t ms = (kvf_time_until(now_ns, due_ns) + KVF_NS_PER_MS - 1) / KVF_NS_PER_MS;
   return ms > WAIT_MS_MAX ? WAIT_MS_MAX : (int)ms;
+}
+
+void kvf_thread_sleep_exactly(void)
+{
+  (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
 }
 
 uint64_t kvf_thread_yield(void)

@@ -35,6 +35,10 @@ void kvf_thread_move(pthread_t thread, const kvf_cpu_list *cpus);
 /* For epoll_wait(): how long until `due_ns`, rounded up; at most a minute, and -1 for KVF_TIME_NEVER. */
 int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns);
 
+/* For a thread that sleeps between looks, and is the library's: it sleeps as long as it asks for. The kernel adds up to
+ * 50 us for others. */
+void kvf_thread_sleep_exactly(void);
+
 /* For a thread that polls: as sched_yield(), before each look. Returns until when it should not poll: 0, unless this
  * took so long that somebody else must be busy on the core, since each look costs a time slice then. */
 uint64_t kvf_thread_yield(void);

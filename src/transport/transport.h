@@ -77,6 +77,9 @@ typedef struct kvf_transport_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx/load.h */
   uint32_t spin_us;
+  uint32_t device_gather_bytes; /* as in kvf_config, but that 0 is as good as the default, as with the next two */
+  uint32_t device_gather_blocks;
+  uint32_t device_gather_threads;
   kvf_thread_cpus thread_cpus;
   kvf_tls_use tls; /* valid until the transport is closed */
 } kvf_transport_config;

@@ -41,14 +41,17 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
 
 fake_cuda_settings fake_cuda_defaults(void)
 {
-  fake_cuda_settings settings = {.seed = number_of("KVFERRY_FAKE_CUDA_SEED", 1),
-                                 .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
-                                 .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
-                                 .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
-                                 .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
-                                 .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
-                                 .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
-                                 .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0};
+  fake_cuda_settings settings = {
+      .seed = number_of("KVFERRY_FAKE_CUDA_SEED", 1),
+      .version = (int)number_of("KVFERRY_FAKE_CUDA_VERSION", KVF_CUDA_VERSION_BATCH),
+      .delay_ns = number_of("KVFERRY_FAKE_CUDA_DELAY_NS", DELAY_NS),
+      .batch_max = number_of("KVFERRY_FAKE_CUDA_BATCH_MAX", BATCH_MAX),
+      .has_compiler = number_of("KVFERRY_FAKE_CUDA_COMPILER", 1) != 0,
+      .network_order = (int)number_of("KVFERRY_FAKE_CUDA_NETWORK_ORDER", 0),
+      .numa_node = (int)number_of("KVFERRY_FAKE_CUDA_NUMA_NODE", 0),
+      .has_host_pointers = number_of("KVFERRY_FAKE_CUDA_HOST_POINTERS", 1) != 0,
+      .told_of_imports = (unsigned)number_of("KVFERRY_FAKE_CUDA_IMPORTS", FAKE_CUDA_TELLS_ALL),
+      .maps_for_reading = number_of("KVFERRY_FAKE_CUDA_READ_ONLY", 1) != 0};
   const char *devices = getenv("KVFERRY_FAKE_CUDA_DEVICES");
   if (devices == NULL) {
     for (unsigned i = 0; i < DEVICES; i++) {
@@ -203,6 +206,20 @@ void fake_cuda_capture(bool captures)
   (void)pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_cuda_map_for_reading(bool maps)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.settings.maps_for_reading = maps;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_tell_of_imports(unsigned told)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  fake.settings.told_of_imports = told;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_cuda_seed(uint64_t seed)
 {
   (void)pthread_mutex_lock(&fake.lock);
@@ -228,12 +245,12 @@ uint64_t fake_cuda_violations(void)
 fake_cuda_open fake_cuda_count(void)
 {
   (void)pthread_mutex_lock(&fake.lock);
-  fake_cuda_open open = {.contexts = contexts_retained(),
-                         .memory = mappings_of(MAPPING_MEMORY) + mappings_of(MAPPING_PINNED),
+  fake_cuda_open open = {.memory = mappings_of(MAPPING_MEMORY) + mappings_of(MAPPING_PINNED),
                          .imports = mappings_of(MAPPING_IMPORT),
                          .reservations = vmm_reservations(),
                          .maps = mappings_of(MAPPING_MAP),
                          .allocations = vmm_allocations()};
+  contexts_count(&open);
   streams_count(&open);
   (void)pthread_mutex_unlock(&fake.lock);
   return open;

@@ -57,6 +57,7 @@ kvf_cu_result cuGetErrorName(kvf_cu_result error, const char **name)
       NAME(CUDA_ERROR_INVALID_CONTEXT),
       NAME(CUDA_ERROR_MAP_FAILED),
       NAME(CUDA_ERROR_ECC_UNCORRECTABLE),
+      NAME(CUDA_ERROR_JIT_COMPILER_NOT_FOUND),
       NAME(CUDA_ERROR_INVALID_HANDLE),
       NAME(CUDA_ERROR_NOT_FOUND),
       NAME(CUDA_ERROR_NOT_READY),
@@ -210,6 +211,8 @@ static void context_end(context *ended)
   streams_end(ended);
   memory_end(ended);
   ended->legacy = NULL;
+  ended->modules = 0;
+  ended->launched = 0;
 }
 
 void contexts_reset(void)
@@ -219,13 +222,12 @@ void contexts_reset(void)
   }
 }
 
-unsigned contexts_retained(void)
+void contexts_count(fake_cuda_open *out)
 {
-  unsigned retained = 0;
   for (int i = 0; i < FAKE_CUDA_DEVICES_MAX; i++) {
-    retained += contexts[i].retains;
+    out->contexts += contexts[i].retains;
+    out->modules += contexts[i].modules;
   }
-  return retained;
 }
 
 kvf_cu_result cuDevicePrimaryCtxRetain(kvf_cu_context *out, kvf_cu_device device)

@@ -12,8 +12,8 @@
  *
  * Programs that are linked with it see the same library as those that load it by its path. Of the environment, when it
  * is loaded: KVFERRY_FAKE_CUDA_SEED, _VERSION (12080), _DEVICES ("1,0": which of the host's this process sees, in which
- * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1), _NETWORK_ORDER (0), _NUMA_NODE (0) and _HOST_POINTERS (1), as in
- * fake_cuda_settings.
+ * order), _DELAY_NS, _BATCH_MAX, _COMPILER (0 or 1), _NETWORK_ORDER (0), _NUMA_NODE (0), _HOST_POINTERS (1),
+ * _IMPORTS (FAKE_CUDA_TELLS_ALL) and _READ_ONLY (1), as in fake_cuda_settings.
  */
 #ifndef KVF_TESTS_FAKE_CUDA_H
 #define KVF_TESTS_FAKE_CUDA_H
@@ -51,6 +51,14 @@ FAKE_CUDA_API kvf_cu_result fake_cuda_adopt(void *address, size_t bytes);
 
 /* ---- settings ---- */
 
+/* What the driver says of memory that cuIpcOpenMemHandle() has mapped: CUDA's documents promise none of it. */
+enum {
+  FAKE_CUDA_TELLS_RANGE = 1, /* cuMemGetAddressRange() answers; else it is not found */
+  FAKE_CUDA_TELLS_ID = 2,    /* the buffer's id; else 0 */
+  FAKE_CUDA_TELLS_SIZE = 4,  /* where the range of its addresses begins, and how long it is; else 0 */
+  FAKE_CUDA_TELLS_ALL = 7
+};
+
 typedef struct fake_cuda_settings {
   uint64_t seed;
   int version; /* older than KVF_CUDA_VERSION_BATCH: it has no batch copies */
@@ -63,12 +71,19 @@ typedef struct fake_cuda_settings {
   int network_order;                       /* one of KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ */
   int numa_node;                           /* nearest to the host's first device, one more for each after it; or -1 */
   bool has_host_pointers;                  /* what is registered is there for devices at the host's address */
+  unsigned told_of_imports;                /* FAKE_CUDA_TELLS_ */
+  bool maps_for_reading;                   /* else it refuses mappings that can only be read */
 } fake_cuda_settings;
 
 /* As the environment says. */
 FAKE_CUDA_API fake_cuda_settings fake_cuda_defaults(void);
 /* As after a process' start: all contexts, memory, work, counts and faults are gone. Nobody else calls meanwhile. */
 FAKE_CUDA_API void fake_cuda_reset(const fake_cuda_settings *settings);
+
+/* maps_for_reading, from here on. */
+FAKE_CUDA_API void fake_cuda_map_for_reading(bool maps);
+/* FAKE_CUDA_TELLS_, from here on. */
+FAKE_CUDA_API void fake_cuda_tell_of_imports(unsigned told);
 
 /* Goes on by another seed. */
 FAKE_CUDA_API void fake_cuda_seed(uint64_t seed);
@@ -128,17 +143,25 @@ FAKE_CUDA_API void fake_cuda_break(int device, kvf_cu_result error);
 /* ---- what was seen ---- */
 
 FAKE_CUDA_API uint64_t fake_cuda_calls(const char *call);
+/* Of the last cuLaunchKernel(), in one dimension. */
+FAKE_CUDA_API void fake_cuda_last_launch(unsigned *blocks, unsigned *threads);
 /* While it is true calls that allocate memory, or wait for a stream or context, are violations; they are made all the
- * same. So are copies from and to memory that is not pinned, for which the driver waits. */
+ * same. So are copies from and to memory that is not pinned, and the first launch of each kernel in a context, for
+ * which the driver waits. */
 FAKE_CUDA_API void fake_cuda_forbid_waits(bool forbid);
 /* While it is true a thread of the engine captures a CUDA graph: calls that would end that are violations, too, but of
  * threads whose mode is KVF_CU_STREAM_CAPTURE_MODE_RELAXED. */
 FAKE_CUDA_API void fake_cuda_capture(bool captures);
+/* The stream is captured, by whichever thread: what it is given goes into a graph, events behind it are never complete,
+ * and a batch is refused. So is all work on the legacy stream, if this one is a blocking one. The last two end a
+ * capture, and are violations. */
+FAKE_CUDA_API void fake_cuda_capture_stream(kvf_cu_stream captured, bool captures);
 FAKE_CUDA_API uint64_t fake_cuda_violations(void);
 
 /* What there is at the moment, of this process. */
 typedef struct fake_cuda_open {
   unsigned contexts; /* that are retained, each as often as it is */
+  unsigned modules;
   unsigned streams;
   unsigned events;
   unsigned memory;  /* of cuMemAlloc() and cuMemHostAlloc(), and registrations */

@@ -80,11 +80,26 @@ kvf_cu_result cuModuleLoadData(kvf_cu_module *out, const void *image)
 {
   BEGIN(cuModuleLoadData, NEEDS_CONTEXT);
   wait_is_seen();
-  *out = &module;
   if (!fake.settings.has_compiler && image != NULL && strstr(image, ".version") != NULL) {
-    return call_end(KVF_CUDA_ERROR_NOT_SUPPORTED);
+    return call_end(KVF_CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
   }
-  return call_end(image == NULL ? KVF_CUDA_ERROR_INVALID_VALUE : KVF_CUDA_SUCCESS);
+  if (image == NULL) {
+    return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
+  }
+  *out = &module;
+  context_current()->modules++;
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
+kvf_cu_result cuModuleUnload(kvf_cu_module unloaded)
+{
+  BEGIN(cuModuleUnload, NEEDS_CONTEXT);
+  wait_is_seen();
+  if (unloaded != &module || context_current()->modules == 0) {
+    return call_end(KVF_CUDA_ERROR_INVALID_HANDLE);
+  }
+  context_current()->modules--;
+  return call_end(KVF_CUDA_SUCCESS);
 }
 
 kvf_cu_result cuModuleGetFunction(kvf_cu_function *out, kvf_cu_module from, const char *name)
@@ -102,6 +117,22 @@ kvf_cu_result cuModuleGetFunction(kvf_cu_function *out, kvf_cu_module from, cons
   return call_end(KVF_CUDA_ERROR_NOT_FOUND);
 }
 
+static unsigned last_blocks;
+static unsigned last_threads;
+
+void fake_cuda_last_launch(unsigned *blocks, unsigned *threads)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  *blocks = last_blocks;
+  *threads = last_threads;
+  (void)pthread_mutex_unlock(&fake.lock);
+}
+
+static unsigned kernel_bit(const function *of)
+{
+  return 1U << (of - kernels);
+}
+
 kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                              unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                              kvf_cu_stream at, void **arguments, void **extra)
@@ -109,12 +140,18 @@ kvf_cu_result cuLaunchKernel(kvf_cu_function launched, unsigned grid_x, unsigned
   kvf_cu_result error;
   (void)shared_bytes;
   BEGIN(cuLaunchKernel, NEEDS_CONTEXT);
-  stream *on = stream_of(at, &error);
+  stream *on = stream_for_work(at, &error);
   if (on == NULL || extra != NULL || grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0) {
     return call_end(on == NULL ? error : KVF_CUDA_ERROR_INVALID_VALUE);
   }
+  if ((context_current()->launched & kernel_bit(launched)) == 0) { /* drivers load a kernel as late as here */
+    wait_is_seen();
+    context_current()->launched |= kernel_bit(launched);
+  }
   work *added = work_create(WORK_KERNEL);
   added->run = launched->run;
+  last_blocks = grid_x;
+  last_threads = block_x;
   added->launch = (fake_cuda_launch){
       .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .device = context_current()->device};
   for (size_t i = 0; i < launched->arguments_count; i++) {

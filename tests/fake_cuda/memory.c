@@ -459,11 +459,17 @@ kvf_cu_result cuMemHostUnregister(void *address)
 
 /* ---- what an address is ---- */
 
+/* FAKE_CUDA_TELLS_. */
+static bool is_told(const mapping *of, unsigned what)
+{
+  return of->kind != MAPPING_IMPORT || (fake.settings.told_of_imports & what) != 0;
+}
+
 kvf_cu_result cuMemGetAddressRange_v2(kvf_cu_memory *base, size_t *bytes, kvf_cu_memory address)
 {
   BEGIN(cuMemGetAddressRange_v2, NEEDS_CONTEXT);
   const mapping *found = mapping_at(address);
-  if (found == NULL || found->kind == MAPPING_PINNED) {
+  if (found == NULL || found->kind == MAPPING_PINNED || !is_told(found, FAKE_CUDA_TELLS_RANGE)) {
     return call_end(KVF_CUDA_ERROR_NOT_FOUND);
   }
   if (base != NULL) {
@@ -507,7 +513,7 @@ static answer attribute_of(unsigned attribute, const mapping *found, kvf_cu_memo
     case KVF_CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return ANSWER(void *, found == NULL || is_device ? 0 : address);
     case KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return ANSWER(uint64_t, at->id);
+      return ANSWER(uint64_t, is_told(at, FAKE_CUDA_TELLS_ID) ? at->id : 0);
     case KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return ANSWER(int, false);
     case KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -515,9 +521,9 @@ static answer attribute_of(unsigned attribute, const mapping *found, kvf_cu_memo
     case KVF_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return ANSWER(int, at->kind == MAPPING_MEMORY);
     case KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return ANSWER(void *, base);
+      return ANSWER(void *, is_told(at, FAKE_CUDA_TELLS_SIZE) ? base : 0);
     case KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return ANSWER(size_t, bytes);
+      return ANSWER(size_t, is_told(at, FAKE_CUDA_TELLS_SIZE) ? bytes : 0);
     case KVF_CU_POINTER_ATTRIBUTE_MAPPED:
       return ANSWER(int, is_device);
     case KVF_CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:

@@ -81,13 +81,15 @@ typedef struct CUctx_st {
   kvf_cu_result error; /* that it is lost by */
   bool is_stalled;
   kvf_cu_stream legacy; /* its default stream */
+  unsigned modules;
+  unsigned launched; /* a bit for each kernel that has been */
 } context;
 
 context *context_of(int device);
 context *context_current(void);
 void context_break(context *lost, kvf_cu_result error);
 void contexts_reset(void);
-unsigned contexts_retained(void);
+void contexts_count(fake_cuda_open *out);
 /* The UUID of one of the host's devices. */
 kvf_cu_uuid device_uuid(unsigned physical);
 
@@ -200,7 +202,8 @@ typedef struct moment {
 typedef struct CUevent_st {
   kvf_list in_list;
   context *context;
-  moment *latest; /* NULL: it was never recorded */
+  moment *latest;   /* NULL: it was never recorded */
+  bool is_captured; /* its last record is part of a graph */
 } event;
 
 typedef struct piece {
@@ -232,11 +235,16 @@ typedef struct CUstream_st {
   bool is_busy;   /* the first is being done, without the lock */
   bool is_stalled;
   bool is_destroyed; /* it ends when it has nothing more to do */
+  pid_t thread;      /* whose default stream it is; 0: nobody's */
+  bool is_blocking;  /* it and the legacy one wait for each other */
+  bool is_captured;  /* what it is given goes into a graph, which nobody launches */
 } stream;
 
 stream *stream_create(context *owner);
 /* The stream behind the handle, which is to be of the thread's context. NULL: it is none, *error says what it is. */
 stream *stream_of(kvf_cu_stream handle, kvf_cu_result *error);
+/* The same, for work: the legacy stream takes none while a blocking one is captured, whose capture that would end. */
+stream *stream_for_work(kvf_cu_stream handle, kvf_cu_result *error);
 /* Also where it is of another context. */
 bool stream_exists(const stream *asked);
 void streams_end(const context *ended);

@@ -1,5 +1,6 @@
 /* Streams, events, and what is put on streams. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "state.h"
 
@@ -61,9 +62,35 @@ bool stream_exists(const stream *asked)
   return false;
 }
 
+/* The calling thread's own, in its context. */
+static stream *stream_of_thread(void)
+{
+  const pid_t thread = gettid();
+  for (kvf_list *link = streams.next; link != &streams; link = link->next) {
+    stream *found = KVF_CONTAINER_OF(link, stream, in_list);
+    if (found->thread == thread && found->context == context_current()) {
+      return found;
+    }
+  }
+  stream *made = stream_create(context_current());
+  made->thread = thread;
+  made->is_blocking = true;
+  return made;
+}
+
+static bool is_default(const stream *asked)
+{
+  return asked == asked->context->legacy || asked->thread != 0;
+}
+
 stream *stream_of(kvf_cu_stream handle, kvf_cu_result *error)
 {
-  stream *found = (uintptr_t)handle <= 1 ? context_current()->legacy : handle; /* 1: CU_STREAM_LEGACY */
+  stream *found = handle;
+  if ((uintptr_t)handle <= KVF_CU_STREAM_LEGACY) {
+    found = context_current()->legacy;
+  } else if ((uintptr_t)handle == KVF_CU_STREAM_PER_THREAD) {
+    found = stream_of_thread();
+  }
   *error = KVF_CUDA_SUCCESS;
   if (!stream_exists(found) || found->is_destroyed) {
     *error = KVF_CUDA_ERROR_INVALID_HANDLE;
@@ -71,6 +98,51 @@ stream *stream_of(kvf_cu_stream handle, kvf_cu_result *error)
     *error = KVF_CUDA_ERROR_INVALID_CONTEXT;
   }
   return *error == KVF_CUDA_SUCCESS ? found : NULL;
+}
+
+/* Whether the legacy stream would wait for work that is being captured. */
+static bool is_entangled(const stream *asked)
+{
+  for (const kvf_list *link = streams.next; asked == asked->context->legacy && link != &streams; link = link->next) {
+    const stream *other = KVF_CONTAINER_OF(link, stream, in_list);
+    if (other->context == asked->context && other->is_blocking && other->is_captured) {
+      return true;
+    }
+  }
+  return false;
+}
+
+stream *stream_for_work(kvf_cu_stream handle, kvf_cu_result *error)
+{
+  stream *found = stream_of(handle, error);
+  if (found == NULL || !is_entangled(found)) {
+    return found;
+  }
+  fake.violations++;
+  *error = KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  return NULL;
+}
+
+kvf_cu_result cuStreamIsCapturing(kvf_cu_stream handle, unsigned *status)
+{
+  kvf_cu_result error;
+  BEGIN(cuStreamIsCapturing, NEEDS_CONTEXT);
+  const stream *asked = stream_of(handle, &error);
+  if (asked == NULL || is_entangled(asked)) {
+    return call_end(asked == NULL ? error : (unsigned)KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  }
+  *status = asked->is_captured ? KVF_CU_STREAM_CAPTURE_STATUS_ACTIVE : KVF_CU_STREAM_CAPTURE_STATUS_NONE;
+  return call_end(KVF_CUDA_SUCCESS);
+}
+
+void fake_cuda_capture_stream(kvf_cu_stream captured, bool captures)
+{
+  (void)pthread_mutex_lock(&fake.lock);
+  if (!stream_exists(captured)) {
+    give_up("captures no stream");
+  }
+  captured->is_captured = captures;
+  (void)pthread_mutex_unlock(&fake.lock);
 }
 
 kvf_cu_result cuStreamCreateWithPriority(kvf_cu_stream *out, unsigned flags, int priority)
@@ -81,6 +153,7 @@ kvf_cu_result cuStreamCreateWithPriority(kvf_cu_stream *out, unsigned flags, int
     return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
   }
   *out = stream_create(context_current());
+  (*out)->is_blocking = flags == KVF_CU_STREAM_DEFAULT;
   return call_end(KVF_CUDA_SUCCESS);
 }
 
@@ -90,7 +163,7 @@ kvf_cu_result cuStreamDestroy_v2(kvf_cu_stream handle)
   kvf_cu_result error;
   BEGIN(cuStreamDestroy_v2, NEEDS_CONTEXT);
   stream *destroyed = stream_of(handle, &error);
-  if (destroyed == NULL || destroyed == context_current()->legacy) {
+  if (destroyed == NULL || is_default(destroyed)) {
     return call_end(destroyed == NULL ? error : KVF_CUDA_ERROR_INVALID_HANDLE);
   }
   destroyed->is_destroyed = true;
@@ -115,7 +188,7 @@ void streams_count(fake_cuda_open *out)
 {
   for (const kvf_list *link = streams.next; link != &streams; link = link->next) {
     const stream *counted = KVF_CONTAINER_OF(link, stream, in_list);
-    out->streams += counted->is_destroyed || counted == counted->context->legacy ? 0 : 1;
+    out->streams += counted->is_destroyed || is_default(counted) ? 0 : 1;
     for (const kvf_list *each = counted->works.next; each != &counted->works; each = each->next) {
       out->works++;
     }
@@ -173,7 +246,7 @@ kvf_cu_result cuEventRecord(kvf_cu_event handle, kvf_cu_stream at)
 {
   kvf_cu_result error;
   BEGIN(cuEventRecord, NEEDS_CONTEXT);
-  stream *recorded = stream_of(at, &error);
+  stream *recorded = stream_for_work(at, &error);
   event *recording = event_of(handle);
   if (recorded == NULL || recording == NULL || recording->context != recorded->context) {
     return call_end(recorded == NULL ? error : KVF_CUDA_ERROR_INVALID_HANDLE);
@@ -181,6 +254,7 @@ kvf_cu_result cuEventRecord(kvf_cu_event handle, kvf_cu_stream at)
   work *added = work_create(WORK_RECORD);
   moment_drop(recording->latest);
   recording->latest = moment_hold(added->moment);
+  recording->is_captured = recorded->is_captured;
   work_add(recorded, added);
   return call_end(KVF_CUDA_SUCCESS);
 }
@@ -190,7 +264,7 @@ kvf_cu_result cuStreamWaitEvent(kvf_cu_stream at, kvf_cu_event handle, unsigned 
 {
   kvf_cu_result error;
   BEGIN(cuStreamWaitEvent, NEEDS_CONTEXT);
-  stream *waiting = stream_of(at, &error);
+  stream *waiting = stream_for_work(at, &error);
   const event *awaited = event_of(handle);
   if (waiting == NULL || awaited == NULL || flags != 0) {
     return call_end(waiting == NULL   ? error
@@ -213,8 +287,8 @@ kvf_cu_result cuEventQuery(kvf_cu_event handle)
   if (asked == NULL) {
     return call_end(KVF_CUDA_ERROR_INVALID_HANDLE);
   }
-  if (asked->context->error != KVF_CUDA_SUCCESS) {
-    return call_end(asked->context->error);
+  if (asked->context->error != KVF_CUDA_SUCCESS || asked->is_captured) {
+    return call_end(asked->is_captured ? (unsigned)KVF_CUDA_ERROR_CAPTURED_EVENT : asked->context->error);
   }
   return call_end(asked->latest == NULL || asked->latest->is_past ? KVF_CUDA_SUCCESS : KVF_CUDA_ERROR_NOT_READY);
 }

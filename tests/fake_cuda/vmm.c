@@ -262,7 +262,8 @@ kvf_cu_result cuMemSetAccess(kvf_cu_memory address, size_t bytes, const kvf_cu_m
     }
     for (size_t i = 0; i < count; i++) {
       if (access[i].location.type != KVF_CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id < 0 ||
-          access[i].location.id >= FAKE_CUDA_DEVICES_MAX) {
+          access[i].location.id >= FAKE_CUDA_DEVICES_MAX ||
+          (access[i].flags == KVF_CU_MEM_ACCESS_FLAGS_PROT_READ && !fake.settings.maps_for_reading)) {
         return call_end(KVF_CUDA_ERROR_INVALID_VALUE);
       }
       found->access[access[i].location.id] = access[i].flags;

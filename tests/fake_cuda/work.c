@@ -67,6 +67,10 @@ static uint64_t draw_delay(void)
 
 void work_add(stream *to, work *added)
 {
+  if (to->is_captured) {
+    work_free(added);
+    return;
+  }
   added->due_ns = now_ns() + draw_delay();
   kvf_list_push_back(&to->works, &added->in_stream);
   if (!fake.settings.by_hand) {
@@ -327,7 +331,7 @@ kvf_cu_result cuMemcpyAsync(kvf_cu_memory to, kvf_cu_memory from, size_t bytes, 
 {
   kvf_cu_result error;
   BEGIN(cuMemcpyAsync, NEEDS_CONTEXT);
-  stream *copied_on = stream_of(at, &error);
+  stream *copied_on = stream_for_work(at, &error);
   if (copied_on == NULL || bytes == 0) {
     return call_end(error);
   }
@@ -359,11 +363,15 @@ kvf_cu_result fake_batch(kvf_cu_memory *to, kvf_cu_memory *from, size_t *bytes, 
 {
   kvf_cu_result error;
   BEGIN(cuMemcpyBatchAsync, NEEDS_CONTEXT);
-  stream *copied_on = stream_of(at, &error);
+  stream *copied_on = stream_for_work(at, &error);
   *fail_index = SIZE_MAX;
   if (copied_on == NULL || copied_on == context_current()->legacy ||
       !attributes_are_valid(attributes, first, attributes_count, count)) {
     return call_end(copied_on == NULL ? error : KVF_CUDA_ERROR_INVALID_VALUE);
+  }
+  if (copied_on->is_captured) {
+    fake.violations++;
+    return call_end(KVF_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   if (count > fake.settings.batch_max) {
     context_break(context_current(), KVF_CUDA_ERROR_LAUNCH_FAILED);

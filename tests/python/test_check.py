@@ -90,23 +90,29 @@ def test_no_driver_of_gpus(monkeypatch: pytest.MonkeyPatch, library: str, torch_
     assert (finding.way_out == "install NVIDIA's driver") == (level == check.FAIL)
 
 
-def test_a_gpu_whose_memory_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = [(check._kvferry.OK, "0 a"), (check._kvferry.TRANSFER_SETUP, "1 b"), (check._kvferry.NOT_FOUND, "")]
+def test_gpus_that_can_do_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = [(check._kvferry.OK, "0 a"), (check._kvferry.TRANSFER_SETUP, "1 b"), (check._kvferry.TRANSFER_FAILED, "2 c"),
+               (check._kvferry.NOT_FOUND, "")]
     monkeypatch.setattr(check._kvferry, "check_memory", lambda kind, named: (check._kvferry.OK, "CUDA 12.8"))
     monkeypatch.setattr(check._kvferry, "check_device", lambda kind, index: devices[index])
-    assert [(finding.level, finding.subject, finding.text) for finding in check.check_cuda("")] == [
-        (check.OK, "cuda", "CUDA 12.8"), (check.OK, "gpu", "0 a"), (check.WARN, "gpu", "1 b")]
+    findings = check.check_cuda("")
+    assert [(finding.level, finding.subject, finding.text) for finding in findings] == [
+        (check.OK, "cuda", "CUDA 12.8"), (check.OK, "gpu", "0 a"), (check.WARN, "gpu", "1 b"), (check.WARN, "gpu", "2 c")]
+    assert "local is left out" in findings[2].way_out and "libnvidia-ptxjitcompiler.so.1" in findings[3].way_out
 
 
 @pytest.mark.skipif(not FAKE_CUDA.exists(), reason="build/ has no fake of CUDA's driver")
-def test_gpus_of_the_fake_driver() -> None:
+@pytest.mark.parametrize("compiler, level, kernels", [("1", "ok ", "kernels: yes"),
+                                                      ("0", "warn ", "kernels: CUDA_ERROR_JIT_COMPILER_NOT_FOUND")])
+def test_gpus_of_the_fake_driver(compiler: str, level: str, kernels: str) -> None:
     done = subprocess.run([sys.executable, "-m", "kvferry.cli", "check", "--cuda-library", str(FAKE_CUDA)], capture_output=True,
-                          text=True, check=False)
+                          text=True, check=False, env={**os.environ, "KVFERRY_FAKE_CUDA_COMPILER": compiler})
     lines = done.stdout.splitlines()
     cuda, = [line for line in lines if line.split()[1] == "cuda"]
     gpus = [line for line in lines if line.split()[1] == "gpu"]
     assert cuda.startswith("ok ") and "CUDA 12.8, 2 devices: 0 Fake GPU 0 GPU-" in cuda
-    assert len(gpus) == 2 and all(line.startswith("ok ") and "by IPC handle (cudaMalloc): yes" in line for line in gpus)
+    assert len(gpus) == 2 and all(line.startswith(level) and "by IPC handle (cudaMalloc): yes" in line for line in gpus)
+    assert all(kernels in line for line in gpus)
 
 
 @pytest.mark.parametrize("found, level", [([], check.OK), (["/a"], check.OK), (["/a", "/b"], check.WARN)])

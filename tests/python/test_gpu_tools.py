@@ -261,6 +261,16 @@ def test_a_run_that_is_killed_loses_nothing_and_leaves_nobody(tmp_path: Path, ma
 
 
 @pytest.mark.deep
+def test_a_run_ends_before_its_limit(tmp_path: Path) -> None:
+    parts = ["probe", "device", "gather", "bench", "suites", "planted"]
+    begin = time.monotonic()
+    command = [str(TOOLS / "run"), "--fake", "--minutes", "1.2", "--out", str(tmp_path), *(f"--part={part}" for part in parts)]
+    assert subprocess.run(command, check=False).returncode == 1
+    assert time.monotonic() - begin < 72
+    assert [row["part"] for row in finished_rows(tmp_path) if "result" in row and "bug" not in row and "case" not in row] == parts
+
+
+@pytest.mark.deep
 def test_the_rehearsal(tmp_path: Path) -> None:
     begin = time.monotonic()
     assert subprocess.run([str(TOOLS / "rehearsal"), "--minutes", "18", "--out", str(tmp_path)], check=False).returncode == 0

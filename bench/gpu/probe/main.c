@@ -117,7 +117,6 @@ void load_driver(void)
     give_up("the driver is not whole");
   }
   (void)find(loaded, "cuCtxGetStreamPriorityRange", &cuda.priority_range);
-  (void)find(loaded, "cuStreamIsCapturing", &cuda.is_capturing);
   cuda.is_fake = dlsym(loaded, "fake_cuda_seed") != NULL;
 }
 

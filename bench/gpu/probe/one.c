@@ -83,12 +83,9 @@ static void ask_context(void)
     say_number("priority_least", least);
     say_number("priority_greatest", greatest);
   }
-  if (cuda.is_capturing != NULL) {
-    int status = -1;
-    kvf_cu_stream stream = make_stream();
-    say_result("is_capturing", cuda.is_capturing(stream, &status));
-    say_result("is_capturing_legacy", cuda.is_capturing(NULL, &status));
-  }
+  unsigned status = 0;
+  say_result("is_capturing", cuda.api.stream_is_capturing(make_stream(), &status));
+  say_result("is_capturing_legacy", cuda.api.stream_is_capturing(NULL, &status));
 }
 
 /* ---- batch copies ---- */

@@ -44,8 +44,7 @@ typedef struct driver {
   kvf_cu_result (*mem_create)(kvf_cu_allocation *out, size_t bytes, const kvf_cu_mem_allocation_prop *prop,
                               unsigned long long flags);
   kvf_cu_result (*stream_synchronize)(kvf_cu_stream stream);
-  kvf_cu_result (*priority_range)(int *least, int *greatest);       /* NULL: there is none */
-  kvf_cu_result (*is_capturing)(kvf_cu_stream stream, int *status); /* likewise */
+  kvf_cu_result (*priority_range)(int *least, int *greatest); /* NULL: there is none */
 } driver;
 
 extern driver cuda;

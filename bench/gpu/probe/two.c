@@ -188,6 +188,8 @@ static void say_range(kvf_cu_memory at, const offer *made)
   say_number("range_begins_before", (double)(at - base));
   say_attribute("memory_type", KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at);
   say_attribute("ordinal", KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at);
+  say_attribute("range_start", KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at);
+  say_number("opened_at", (double)at);
   say_attribute("range_size", KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE, at);
   say_attribute("buffer_id_first", KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID, at);
   say_attribute("buffer_id_last", KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID, at + made->offset + made->bytes - 1);

@@ -18,7 +18,7 @@ typedef int kvf_cu_device;                /* an ordinal: of this process, by its
 typedef unsigned long long kvf_cu_memory; /* an address, of a device or of pinned host memory */
 typedef unsigned long long kvf_cu_allocation;
 typedef struct CUctx_st *kvf_cu_context;
-typedef struct CUstream_st *kvf_cu_stream; /* NULL: the context's legacy default stream, on which engines work, too */
+typedef struct CUstream_st *kvf_cu_stream; /* or a number of KVF_CU_STREAM_, on which engines work, too */
 typedef struct CUevent_st *kvf_cu_event;
 typedef struct CUmod_st *kvf_cu_module;
 typedef struct CUfunc_st *kvf_cu_function;
@@ -38,6 +38,9 @@ enum {
   KVF_CUDA_ERROR_ECC_UNCORRECTABLE = 214,
   KVF_CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
   KVF_CUDA_ERROR_NVLINK_UNCORRECTABLE = 220,
+  KVF_CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
+  KVF_CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
+  KVF_CUDA_ERROR_JIT_COMPILATION_DISABLED = 223,
   KVF_CUDA_ERROR_CONTAINED = 226,
   KVF_CUDA_ERROR_OPERATING_SYSTEM = 304,
   KVF_CUDA_ERROR_INVALID_HANDLE = 400,
@@ -61,7 +64,11 @@ enum {
   KVF_CUDA_ERROR_NOT_SUPPORTED = 801,
   KVF_CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
   KVF_CUDA_ERROR_MPS_CLIENT_TERMINATED = 810,
-  KVF_CUDA_ERROR_EXTERNAL_DEVICE = 911
+  KVF_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906, /* of the legacy stream, while another is being captured */
+  KVF_CUDA_ERROR_CAPTURED_EVENT = 907,
+  KVF_CUDA_ERROR_EXTERNAL_DEVICE = 911,
+  KVF_CUDA_ERROR_UNKNOWN = 999
 };
 
 enum {
@@ -98,8 +105,12 @@ enum {
 };
 
 enum { KVF_CU_MEMORYTYPE_HOST = 1, KVF_CU_MEMORYTYPE_DEVICE = 2, KVF_CU_MEMORYTYPE_UNIFIED = 4 };
+/* Streams of the current context that nobody creates: the legacy default stream, also as NULL, and the calling thread's
+ * own. */
+enum { KVF_CU_STREAM_LEGACY = 1, KVF_CU_STREAM_PER_THREAD = 2 };
 enum { KVF_CU_STREAM_DEFAULT = 0, KVF_CU_STREAM_NON_BLOCKING = 1 };
 enum { KVF_CU_STREAM_CAPTURE_MODE_GLOBAL = 0, KVF_CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
+enum { KVF_CU_STREAM_CAPTURE_STATUS_NONE = 0, KVF_CU_STREAM_CAPTURE_STATUS_ACTIVE = 1 };
 enum { KVF_CU_EVENT_DEFAULT = 0, KVF_CU_EVENT_BLOCKING_SYNC = 1, KVF_CU_EVENT_DISABLE_TIMING = 2 };
 enum { KVF_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 }; /* cuIpcOpenMemHandle() demands it */
 enum { KVF_CU_MEMHOSTALLOC_PORTABLE = 1 };
@@ -205,6 +216,8 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*stream_create_with_priority)(kvf_cu_stream *stream, unsigned flags, int priority);
   kvf_cu_result (*stream_destroy)(kvf_cu_stream stream);
   kvf_cu_result (*stream_wait_event)(kvf_cu_stream stream, kvf_cu_event event, unsigned flags);
+  /* Ends no capture, not even where it fails. */
+  kvf_cu_result (*stream_is_capturing)(kvf_cu_stream stream, unsigned *status);
   /* *mode becomes the thread's, and what it was. RELAXED: calls that wait or allocate do not end others' captures. */
   kvf_cu_result (*thread_exchange_stream_capture_mode)(unsigned *mode);
   kvf_cu_result (*event_create)(kvf_cu_event *event, unsigned flags);
@@ -215,7 +228,7 @@ typedef struct kvf_cuda_api {
 
   kvf_cu_result (*memcpy_async)(kvf_cu_memory to, kvf_cu_memory from, size_t bytes, kvf_cu_stream stream);
   /* NULL: the driver is older than KVF_CUDA_VERSION_BATCH. Copies of one batch come in no order; attributes[i] is of
-   * those from first[i] on. Not on the NULL stream. */
+   * those from first[i] on. Not on the legacy stream. */
   kvf_cu_result (*memcpy_batch_async)(kvf_cu_memory *to, kvf_cu_memory *from, size_t *bytes, size_t count,
                                       kvf_cu_memcpy_attributes *attributes, size_t *first, size_t attributes_count,
                                       size_t *fail_index, kvf_cu_stream stream);
@@ -243,6 +256,7 @@ typedef struct kvf_cuda_api {
   kvf_cu_result (*mem_release)(kvf_cu_allocation allocation);
 
   kvf_cu_result (*module_load_data)(kvf_cu_module *module, const void *image);
+  kvf_cu_result (*module_unload)(kvf_cu_module module);
   kvf_cu_result (*module_get_function)(kvf_cu_function *function, kvf_cu_module module, const char *name);
   kvf_cu_result (*launch_kernel)(kvf_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                  unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
@@ -275,6 +289,7 @@ typedef struct kvf_cuda_api {
   CALL(cuStreamCreateWithPriority, stream_create_with_priority)                \
   CALL(cuStreamDestroy_v2, stream_destroy)                                     \
   CALL(cuStreamWaitEvent, stream_wait_event)                                   \
+  CALL(cuStreamIsCapturing, stream_is_capturing)                               \
   CALL(cuThreadExchangeStreamCaptureMode, thread_exchange_stream_capture_mode) \
   CALL(cuEventCreate, event_create)                                            \
   CALL(cuEventDestroy_v2, event_destroy)                                       \
@@ -296,6 +311,7 @@ typedef struct kvf_cuda_api {
   CALL(cuMemSetAccess, mem_set_access)                                         \
   CALL(cuMemRelease, mem_release)                                              \
   CALL(cuModuleLoadData, module_load_data)                                     \
+  CALL(cuModuleUnload, module_unload)                                          \
   CALL(cuModuleGetFunction, module_get_function)                               \
   CALL(cuLaunchKernel, launch_kernel)
 

@@ -46,7 +46,7 @@ static kvf_cu_result post(kvf_cuda_gpu *gpu, kvf_cu_stream stream, pieces *all)
   kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
   size_t first = 0;
   size_t failed = 0;
-  if (api->memcpy_batch_async == NULL) {
+  if (api->memcpy_batch_async == NULL || (uintptr_t)stream <= KVF_CU_STREAM_LEGACY) {
     return one_by_one(api, stream, all);
   }
   return api->memcpy_batch_async(all->to, all->from, all->bytes, all->count, &attributes, &first, 1, &failed, stream);
@@ -62,17 +62,10 @@ static kvf_status post_and_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsign
   return posted != KVF_OK ? posted : recorded;
 }
 
-/* A kernel over a list of `count` entries, and as many blocks as it can use. */
-static kvf_cu_result launch(kvf_cuda_gpu *gpu, kvf_cu_stream stream, kvf_cu_function kernel, size_t count,
-                            void **arguments)
-{
-  const unsigned blocks = count < KVF_CUDA_KERNEL_BLOCKS_MAX ? (unsigned)count : KVF_CUDA_KERNEL_BLOCKS_MAX;
-  return gpu->cuda->api.launch_kernel(kernel, blocks, 1, 1, KVF_CUDA_KERNEL_THREADS, 1, 1, 0, stream, arguments, NULL);
-}
-
 /* Its list lies in the lane's pinned memory until the kernel has ended. */
-static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const pieces *all)
+static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, const pieces *all)
 {
+  kvf_cuda_shape shape = kvf_cuda_usual_shape;
   kvf_cuda_piece *list = (void *)lane->pinned.bytes;
   uint64_t at = (uintptr_t)list;
   uint64_t count = all->count;
@@ -80,7 +73,9 @@ static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const p
   for (size_t i = 0; i < all->count; i++) {
     list[i] = (kvf_cuda_piece){all->to[i], all->from[i], all->bytes[i]};
   }
-  return launch(gpu, lane->stream, gpu->gather, all->count, arguments);
+  shape.blocks = gather.blocks != 0 ? gather.blocks : shape.blocks;
+  shape.threads = gather.threads >= KVF_CUDA_WARP ? gather.threads / KVF_CUDA_WARP * KVF_CUDA_WARP : shape.threads;
+  return kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.gather, shape, all->count, arguments);
 }
 
 _Static_assert(KVF_CUDA_PIECES_MAX * sizeof(kvf_cuda_piece) <= KVF_CUDA_HALF_BYTES, "a list fits a half");
@@ -96,17 +91,18 @@ static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu
   return status == KVF_OK ? ended : status;
 }
 
-static kvf_status copy_pieces(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, pieces *all, uint64_t bytes, uint64_t *posting_ns)
+static kvf_status copy_pieces(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, pieces *all,
+                              uint64_t bytes, uint64_t *posting_ns)
 {
   const uint64_t since_ns = kvf_cuda_now_ns();
-  const bool is_small = gpu->gather != NULL && all->count > 1 && bytes / all->count < KVF_CUDA_GATHER_BYTES;
-  kvf_cu_result posted = is_small ? post_gather(gpu, lane, all) : post(gpu, lane->stream, all);
+  const bool is_small = gpu->kernels.gather != NULL && all->count > 1 && bytes / all->count < gather.bytes;
+  kvf_cu_result posted = is_small ? post_gather(gpu, lane, gather, all) : post(gpu, lane->stream, all);
   *posting_ns = kvf_cuda_now_ns() - since_ns;
   return record_and_wait(gpu, lane, posted);
 }
 
-kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from, size_t count,
-                                uint64_t *posting_ns)
+kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
+                                const struct iovec *from, size_t count, uint64_t *posting_ns)
 {
   pieces all;
   kvf_cuda_stay stay;
@@ -118,7 +114,7 @@ kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const
   }
   kvf_cuda_lane *lane = kvf_cuda_lane_take(gpu);
   if (lane != NULL) {
-    status = copy_pieces(gpu, lane, &all, bytes, posting_ns);
+    status = copy_pieces(gpu, lane, gather, &all, bytes, posting_ns);
     kvf_cuda_lane_give(gpu, lane);
   }
   kvf_cuda_leave(&stay);
@@ -154,7 +150,9 @@ static kvf_status sum_runs(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct 
   for (size_t i = 0; i < count; i++) {
     list[i] = (kvf_cuda_run){(uintptr_t)runs[i].iov_base, runs[i].iov_len};
   }
-  kvf_status status = record_and_wait(gpu, lane, launch(gpu, lane->stream, gpu->checksums, count, arguments));
+  kvf_status status = record_and_wait(
+      gpu, lane,
+      kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.checksums, kvf_cuda_usual_shape, count, arguments));
   if (status == KVF_OK) {
     memcpy(out, sums, count * sizeof(*out));
   }
@@ -165,7 +163,7 @@ kvf_status kvf_cuda_checksums(kvf_cuda_gpu *gpu, const struct iovec *runs, size_
 {
   kvf_cuda_stay stay;
   kvf_status status = KVF_NO_MEMORY;
-  if (gpu->checksums == NULL) {
+  if (gpu->kernels.checksums == NULL) {
     return KVF_INVALID;
   }
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {

@@ -9,15 +9,19 @@
 /* Of one call of the driver's: some were seen to break at 8,192 copies and more. */
 #define KVF_CUDA_PIECES_MAX 2048
 
-/* Shorter pieces than that, on average, are copied by a kernel, which takes some of the device's processors but not a
- * descriptor a piece. */
-#define KVF_CUDA_GATHER_BYTES ((size_t)32 << 10)
+/* Shorter pieces than that, on average, are copied by a kernel, which takes some of the device's processors; a batch
+ * takes time for each piece: within a device, where the driver copies one after the other, and from another device,
+ * where it merges them. Neither has been measured yet. */
+#define KVF_CUDA_GATHER_BYTES ((size_t)1 << 20)
+#define KVF_CUDA_GATHER_PEER_BYTES ((size_t)256 << 10)
+
+#define KVF_CUDA_WARP 32u /* threads that go together */
 
 /* Runs of equal length on both sides, at most KVF_CUDA_PIECES_MAX. When these return nothing of the copy is under way.
- * Not in the device's context. *posting_ns, of copies within the device: what the driver took to be told of them.
- * KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
-KVF_MUST_USE kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
-                                             size_t count, uint64_t *posting_ns);
+ * Not in the device's context. *posting_ns, of copies within devices: what the driver took to be told of them. Of
+ * `gather` the bytes are not 0. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
+KVF_MUST_USE kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
+                                             const struct iovec *from, size_t count, uint64_t *posting_ns);
 KVF_MUST_USE kvf_status kvf_cuda_copy_out(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                           size_t count);
 KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,

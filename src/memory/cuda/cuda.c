@@ -215,6 +215,16 @@ static kvf_status import_region(const kvf_memory_source *source, kvf_memory_impo
   return status;
 }
 
+/* By the path that it takes, unless that is said. */
+static kvf_memory_gather gather_of(const kvf_memory_batch *batch)
+{
+  kvf_memory_gather gather = batch->gather;
+  if (gather.bytes == 0) {
+    gather.bytes = kvf_cuda_import_is_of_reader(batch->import) ? KVF_CUDA_GATHER_BYTES : KVF_CUDA_GATHER_PEER_BYTES;
+  }
+  return gather;
+}
+
 static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 {
   const struct iovec *to = &batch->to[batch->first];
@@ -228,8 +238,9 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = batch->into == &kvf_memory_cuda ? kvf_cuda_copy_within(gpu, to, from, count, &posting_ns)
-                                                      : kvf_cuda_copy_out(gpu, to, from, count);
+  kvf_status status = batch->into == &kvf_memory_cuda
+                          ? kvf_cuda_copy_within(gpu, gather_of(batch), to, from, count, &posting_ns)
+                          : kvf_cuda_copy_out(gpu, to, from, count);
   kvf_cuda_import_leave(batch->import);
   batch->work->device_posting_ns += posting_ns;
   batch->work->device_copy_ns += kvf_cuda_now_ns() - since_ns;
@@ -240,6 +251,31 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
 }
 
 /* ---- ordering points ---- */
+
+/* What a stream is given while it is captured becomes part of a graph, and an event behind it is never complete. The
+ * legacy stream would end the capture of a stream that it waits for. To ask ends none. */
+static kvf_status check_stream(kvf_cuda_gpu *gpu, kvf_cu_stream stream)
+{
+  unsigned captured = KVF_CU_STREAM_CAPTURE_STATUS_NONE;
+  kvf_cu_result result = gpu->cuda->api.stream_is_capturing(stream, &captured);
+  if (result == KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return KVF_INVALID;
+  }
+  kvf_status status = kvf_cuda_gpu_status(gpu, result);
+  return status == KVF_OK && captured != KVF_CU_STREAM_CAPTURE_STATUS_NONE ? KVF_INVALID : status;
+}
+
+static kvf_status check_point(const kvf_ordering_point *point)
+{
+  kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
+  kvf_cuda_stay stay;
+  if (gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
+    return gpu == NULL ? KVF_INVALID : KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = check_stream(gpu, point->handle);
+  kvf_cuda_leave(&stay);
+  return status;
+}
 
 static kvf_status mark_point(const kvf_ordering_point *point, void **out)
 {
@@ -252,7 +288,10 @@ static kvf_status mark_point(const kvf_ordering_point *point, void **out)
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = kvf_cuda_mark_take(gpu, &mark);
+  kvf_status status = check_stream(gpu, point->handle);
+  if (status == KVF_OK) {
+    status = kvf_cuda_mark_take(gpu, &mark);
+  }
   if (status == KVF_OK) {
     status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, point->handle));
     if (status != KVF_OK) {
@@ -274,7 +313,7 @@ static bool is_complete(void *context)
   }
   kvf_cu_result result = mark->gpu->cuda->api.event_query(mark->event);
   kvf_cuda_leave(&stay);
-  return result != KVF_CUDA_ERROR_NOT_READY && kvf_cuda_gpu_status(mark->gpu, result) == KVF_OK;
+  return kvf_cuda_gpu_status(mark->gpu, result) == KVF_OK; /* not of one that is not complete */
 }
 
 static void unmark(void *mark)
@@ -288,6 +327,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .batch_bytes_max = UINT64_C(32) << 20,
     .open = open_kind,
     .describe = kvf_cuda_describe,
+    .remark = kvf_cuda_remark,
     .works = works,
     .check = check,
     .copy_in = copy_in,
@@ -299,6 +339,7 @@ const kvf_memory_ops kvf_memory_cuda = {
     .checksums = checksums,
     .within = kvf_cuda_within,
     .flush = kvf_cuda_flush,
+    .check_point = check_point,
     .mark = mark_point,
     .is_complete = is_complete,
     .unmark = unmark,

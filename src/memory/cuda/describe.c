@@ -1,7 +1,7 @@
 #include "memory/cuda/describe.h"
 
 #include "base/status.h"
-#include "memory/cuda/load.h"
+#include "memory/cuda/gpu.h"
 
 static bool has(const kvf_cuda *cuda, const kvf_cuda_device *device, unsigned attribute)
 {
@@ -24,6 +24,44 @@ static unsigned count_peers(const kvf_cuda *cuda, const kvf_cuda_device *device)
   return count;
 }
 
+/* By what error it does not run the kernels. Where this process has not opened it, they are tried, in its context. */
+static kvf_cu_result kernels_refused(const kvf_cuda *cuda, const kvf_cuda_device *device)
+{
+  const kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened((uint32_t)device->ordinal);
+  kvf_cuda_kernels kernels;
+  kvf_cu_context context;
+  kvf_cuda_stay stay;
+  if (gpu != NULL) {
+    return gpu->kernels.refused;
+  }
+  kvf_cu_result result = cuda->api.device_primary_ctx_retain(&context, device->ordinal);
+  if (result != KVF_CUDA_SUCCESS) {
+    return result;
+  }
+  result = KVF_CUDA_ERROR_INVALID_CONTEXT;
+  if (kvf_cuda_enter(cuda, context, &stay) == KVF_OK) {
+    result = kvf_cuda_kernels_load(cuda, &kernels);
+    if (result == KVF_CUDA_SUCCESS) {
+      kvf_cuda_kernels_unload(cuda, &kernels);
+    }
+    kvf_cuda_leave(&stay);
+  }
+  kvf_cuda_context_release(cuda, device);
+  return result;
+}
+
+void kvf_cuda_remark(uint32_t device, char *message)
+{
+  const kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(device);
+  message[0] = '\0';
+  if (gpu != NULL && gpu->kernels.refused != KVF_CUDA_SUCCESS) {
+    (void)kvf_fail(KVF_OK, message,
+                   "device %u does not run kvferry's kernels (%s), and copies take their place, which is slower: the "
+                   "driver's libnvidia-ptxjitcompiler.so.1 must be there, and CUDA_DISABLE_PTX_JIT unset",
+                   (unsigned)device, kvf_cuda_error_name(gpu->cuda, gpu->kernels.refused));
+  }
+}
+
 static const char *yes_or_no(bool is)
 {
   return is ? "yes" : "no";
@@ -43,10 +81,12 @@ kvf_status kvf_cuda_describe(uint32_t index, char *message)
   const bool has_handles = has(cuda, device, KVF_CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED);
   const bool has_files = has(cuda, device, KVF_CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   const bool has_rdma = has(cuda, device, KVF_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED);
+  const kvf_cu_result refused = kernels_refused(cuda, device);
   return kvf_fail(
-      has_handles ? KVF_OK : KVF_TRANSFER_SETUP, message,
+      has_handles ? kvf_cuda_status(refused) : KVF_TRANSFER_SETUP, message,
       "%d %s: other processes map its memory by IPC handle (cudaMalloc): %s, by file descriptor (cuMemMap): "
-      "%s; it reads %u of %u other devices; GPUDirect RDMA: %s",
+      "%s; it reads %u of %u other devices; GPUDirect RDMA: %s; kernels: %s",
       (int)device->ordinal, device->name, yes_or_no(has_handles), yes_or_no(has_files), count_peers(cuda, device),
-      (unsigned)cuda->devices_count - 1, yes_or_no(has_rdma));
+      (unsigned)cuda->devices_count - 1, yes_or_no(has_rdma),
+      refused == KVF_CUDA_SUCCESS ? "yes" : kvf_cuda_error_name(cuda, refused));
 }

@@ -4,7 +4,8 @@
 
 #include "kvferry/types.h"
 
-/* As kvf_memory_ops has it. */
+/* As kvf_memory_ops has them. */
 KVF_MUST_USE kvf_status kvf_cuda_describe(uint32_t index, char *message);
+void kvf_cuda_remark(uint32_t device, char *message);
 
 #endif

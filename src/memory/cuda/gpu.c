@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "base/time.h"
 
-#define LOWEST_PRIORITY 1000 /* the driver takes the nearest that it has */
 #define MARKS_FIRST 64
 
 /* A copy within a device takes some 10 us, one to the host 1 ms: at first the core is only offered to others. */
@@ -23,11 +22,40 @@ static atomic_bool is_open[KVF_CUDA_DEVICES_MAX];
 
 /* ---- errors ---- */
 
+static void lose(kvf_cuda_gpu *gpu)
+{
+  atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+}
+
+/* That error alone, for ERROR_NS: so answers a card that has fallen off the bus. */
+static bool is_gone(kvf_cuda_gpu *gpu, kvf_cu_result result)
+{
+  uint_fast64_t since_ns = atomic_load_explicit(&gpu->unknown_since_ns, memory_order_relaxed);
+  if (result != KVF_CUDA_ERROR_UNKNOWN) {
+    if (since_ns != 0) {
+      atomic_store_explicit(&gpu->unknown_since_ns, 0, memory_order_relaxed);
+    }
+    return false;
+  }
+  const uint64_t now_ns = kvf_cuda_now_ns();
+  return !atomic_compare_exchange_strong_explicit(&gpu->unknown_since_ns, &(uint_fast64_t){0}, now_ns,
+                                                  memory_order_relaxed, memory_order_relaxed) &&
+         now_ns - since_ns >= ERROR_NS;
+}
+
+/* Then nothing on it goes on any more. */
+static bool is_lost_by(kvf_cuda_gpu *gpu, kvf_cu_result result)
+{
+  const bool is_lost = is_gone(gpu, result) || kvf_cuda_is_sticky(result);
+  if (is_lost) {
+    lose(gpu);
+  }
+  return is_lost;
+}
+
 kvf_status kvf_cuda_gpu_status(kvf_cuda_gpu *gpu, kvf_cu_result result)
 {
-  if (kvf_cuda_is_sticky(result)) {
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
-  }
+  (void)is_lost_by(gpu, result);
   return kvf_cuda_status(result);
 }
 
@@ -38,7 +66,7 @@ bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay)
   }
   const bool entered = kvf_cuda_enter(gpu->cuda, gpu->context, stay) == KVF_OK;
   if (!entered) { /* whoever has ended the context has ended all that was in it */
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+    lose(gpu);
   }
   return entered;
 }
@@ -63,7 +91,8 @@ void kvf_cuda_lane_free(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 static kvf_cu_result fill_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 {
   const kvf_cuda_api *api = &gpu->cuda->api;
-  kvf_cu_result result = api->stream_create_with_priority(&lane->stream, KVF_CU_STREAM_NON_BLOCKING, LOWEST_PRIORITY);
+  kvf_cu_result result =
+      api->stream_create_with_priority(&lane->stream, KVF_CU_STREAM_NON_BLOCKING, KVF_CUDA_STREAM_PRIORITY);
   for (unsigned half = 0; half < 2 && result == KVF_CUDA_SUCCESS; half++) {
     result = api->event_create(&lane->events[half], KVF_CU_EVENT_DISABLE_TIMING);
   }
@@ -140,20 +169,23 @@ uint64_t kvf_cuda_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* What is under way is over when its event is complete, or when its context is known to be lost. Of any other error
+/* What is under way is over when its event is complete, or when its device is known to be lost. Of any other error
  * nobody knows: it may pass, and if it does not, the node is not healthy, but whoever waits goes on waiting. */
 static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
 {
   const uint64_t now_ns = kvf_cuda_now_ns();
+  if (is_lost_by(gpu, result)) {
+    return false;
+  }
   if (result == KVF_CUDA_ERROR_NOT_READY) {
     *since_ns = 0;
     return true;
   }
   *since_ns = *since_ns == 0 ? now_ns : *since_ns;
   if (now_ns - *since_ns >= ERROR_NS) {
-    atomic_store_explicit(&gpu->is_lost, true, memory_order_relaxed);
+    lose(gpu);
   }
-  return !kvf_cuda_is_sticky(result);
+  return true;
 }
 
 kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half)
@@ -248,19 +280,6 @@ static kvf_status stock(kvf_cuda_gpu *gpu)
   return status;
 }
 
-/* The device does without: then whatever they would do is done by copies. */
-static void load_kernels(kvf_cuda_gpu *gpu)
-{
-  const kvf_cuda_api *api = &gpu->cuda->api;
-  kvf_cu_module module;
-  if (api->module_load_data(&module, kvf_cuda_kernels_ptx) != KVF_CUDA_SUCCESS ||
-      api->module_get_function(&gpu->checksums, module, KVF_CUDA_CHECKSUMS_KERNEL) != KVF_CUDA_SUCCESS ||
-      api->module_get_function(&gpu->gather, module, KVF_CUDA_GATHER_KERNEL) != KVF_CUDA_SUCCESS) {
-    gpu->checksums = NULL;
-    gpu->gather = NULL;
-  }
-}
-
 /* What was made until a failure is kept, for the next who tries. */
 static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kvf_cuda_device *device, char *message)
 {
@@ -279,8 +298,8 @@ static kvf_status open_context(kvf_cuda_gpu *gpu, const kvf_cuda *cuda, const kv
     return kvf_fail(KVF_TRANSFER_FAILED, message, "device %d (%s) has failed", (int)device->ordinal, device->name);
   }
   kvf_status status = stock(gpu);
-  if (status == KVF_OK) {
-    load_kernels(gpu);
+  if (status == KVF_OK && kvf_cuda_is_sticky(kvf_cuda_kernels_load(cuda, &gpu->kernels))) {
+    lose(gpu); /* any other refusal: copies take the kernels' place */
   }
   kvf_cuda_leave(&stay);
   return status == KVF_OK ? KVF_OK

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "memory/cuda/kernels.h"
+#include "memory/cuda/launch.h"
 #include "memory/cuda/load.h"
 #include "memory/cuda/pinned.h"
 #include "memory/stage.h"
@@ -36,10 +36,11 @@ typedef struct kvf_cuda_gpu {
   const kvf_cuda *cuda;          /* constant, as the next two */
   const kvf_cuda_device *device; /* NULL: it has not been opened */
   kvf_cu_context context;
-  kvf_cu_function checksums; /* kernels.h; constant; NULL: the driver takes them not, as the next */
-  kvf_cu_function gather;
+  kvf_cuda_kernels kernels; /* constant once it is open */
   atomic_bool is_lost;
-  uint32_t marks_stocked; /* until it is open */
+  atomic_bool maps_for_writing;          /* its driver has refused a mapping that can only be read, and only that */
+  atomic_uint_fast64_t unknown_since_ns; /* all that was heard since is KVF_CUDA_ERROR_UNKNOWN; 0: something else was */
+  uint32_t marks_stocked;                /* until it is open */
 
   pthread_mutex_t lock; /* guards what follows */
   pthread_cond_t given;

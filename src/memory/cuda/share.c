@@ -42,6 +42,7 @@ _Static_assert(sizeof(shared_region) <= KVF_MEMORY_EXPORT_BYTES_MAX, "an export 
 /* A region of another process, mapped here. */
 typedef struct import_state {
   kvf_cuda_gpu *gpu;
+  bool is_of_gpu;       /* else of another device */
   kvf_cuda_own *own;    /* NULL: it is another process' */
   kvf_cu_memory opened; /* of an IPC handle; 0: none is open */
   kvf_cu_memory reserved;
@@ -63,6 +64,11 @@ void kvf_cuda_import_leave(const kvf_memory_import *import)
   if (((const import_state *)import->state)->own != NULL) {
     kvf_cuda_own_leave();
   }
+}
+
+bool kvf_cuda_import_is_of_reader(const kvf_memory_import *import)
+{
+  return ((const import_state *)import->state)->is_of_gpu;
 }
 
 /* ---- exporting ---- */
@@ -239,13 +245,44 @@ void kvf_cuda_unexport(const void *exported)
 /* What has been opened of a process is in the way of what it has allocated there since, until all have closed it. */
 #define OPEN_TRIES 100
 
-/* In the device's context: the whole allocation, whose length is the driver's word, and not the peer's. */
+/* The driver says of both ends that they are in one buffer, or one range of addresses, and nothing against it. */
+static bool is_one_allocation(const kvf_cuda *cuda, kvf_cu_memory first, kvf_cu_memory last)
+{
+  static const unsigned attributes[] = {KVF_CU_POINTER_ATTRIBUTE_BUFFER_ID, KVF_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        KVF_CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  uint64_t told = 0;
+  bool is_one = true;
+  for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
+    const uint64_t value = attribute_of(cuda, first, attributes[i]);
+    is_one = is_one && value == attribute_of(cuda, last, attributes[i]);
+    told |= value;
+  }
+  return is_one && told != 0;
+}
+
+/* Whether so much is mapped at `opened`, by the driver's word and not the peer's. CUDA's documents promise
+ * cuMemGetAddressRange() for memory of the process' own alone. */
+static kvf_status check_length(const kvf_cuda *cuda, kvf_cu_memory opened, uint64_t wanted, char *message)
+{
+  kvf_cu_memory base = 0;
+  size_t bytes = 0;
+  if (cuda->api.mem_get_address_range(&base, &bytes, opened) != KVF_CUDA_SUCCESS) {
+    return is_one_allocation(cuda, opened, opened + wanted - 1)
+               ? KVF_OK
+               : kvf_fail(KVF_TRANSFER_SETUP, message,
+                          "the driver does not say that the allocation behind its handle has %llu bytes",
+                          (unsigned long long)wanted);
+  }
+  return base <= opened && wanted <= bytes - (opened - base)
+             ? KVF_OK
+             : kvf_fail(KVF_TRANSFER_SETUP, message, "the allocation behind its handle is %zu bytes long", bytes);
+}
+
+/* In the device's context: the whole allocation. */
 static kvf_status open_handle(import_state *state, const shared_region *shared, uint64_t end, char *message)
 {
   const kvf_cuda *cuda = state->gpu->cuda;
   const struct timespec pause = {.tv_nsec = 10000000};
-  kvf_cu_memory base = 0;
-  size_t bytes = 0;
   kvf_cu_result result = KVF_CUDA_ERROR_ALREADY_MAPPED;
   for (unsigned i = 0; result == KVF_CUDA_ERROR_ALREADY_MAPPED && i < OPEN_TRIES; i++) {
     if (i > 0) {
@@ -257,11 +294,7 @@ static kvf_status open_handle(import_state *state, const shared_region *shared, 
     state->opened = 0;
     return fail_call(cuda, "cuIpcOpenMemHandle", result, message);
   }
-  result = cuda->api.mem_get_address_range(&base, &bytes, state->opened);
-  if (result != KVF_CUDA_SUCCESS || base > state->opened || end > bytes - (state->opened - base)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "the allocation behind its handle is %zu bytes long", bytes);
-  }
-  return KVF_OK;
+  return check_length(cuda, state->opened, end, message);
 }
 
 static int fetch_fd(pid_t pid, int32_t fd)
@@ -272,16 +305,26 @@ static int fetch_fd(pid_t pid, int32_t fd)
   return fetched;
 }
 
-/* Reading is all that is asked for; older drivers may know no mapping that can only be read. */
+static kvf_cu_result allow_as(const import_state *state, kvf_cu_memory at, size_t bytes, unsigned flags)
+{
+  const kvf_cu_mem_access_desc access = {{KVF_CU_MEM_LOCATION_TYPE_DEVICE, state->gpu->device->ordinal}, flags};
+  return state->gpu->cuda->api.mem_set_access(at, bytes, &access, 1);
+}
+
+/* Reading is all that is wanted. Drivers that know no mapping for that alone are asked once. */
 static kvf_cu_result allow(const import_state *state, kvf_cu_memory at, size_t bytes)
 {
-  const kvf_cuda *cuda = state->gpu->cuda;
-  kvf_cu_mem_access_desc access = {{KVF_CU_MEM_LOCATION_TYPE_DEVICE, state->gpu->device->ordinal},
-                                   KVF_CU_MEM_ACCESS_FLAGS_PROT_READ};
-  kvf_cu_result result = cuda->api.mem_set_access(at, bytes, &access, 1);
+  atomic_bool *for_writing = &state->gpu->maps_for_writing;
+  const bool is_known = atomic_load_explicit(for_writing, memory_order_relaxed);
+  kvf_cu_result result = KVF_CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_known) {
+    result = allow_as(state, at, bytes, KVF_CU_MEM_ACCESS_FLAGS_PROT_READ);
+  }
   if (result != KVF_CUDA_SUCCESS && !kvf_cuda_is_sticky(result)) {
-    access.flags = KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = cuda->api.mem_set_access(at, bytes, &access, 1);
+    result = allow_as(state, at, bytes, KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    if (result == KVF_CUDA_SUCCESS && !is_known) {
+      atomic_store_explicit(for_writing, true, memory_order_relaxed);
+    }
   }
   return result;
 }
@@ -461,6 +504,7 @@ kvf_status kvf_cuda_import(const kvf_memory_source *source, kvf_memory_import *o
     return kvf_fail(KVF_NO_MEMORY, message, "no memory");
   }
   state->gpu = gpu;
+  state->is_of_gpu = memcmp(&shared.device, &gpu->device->uuid, sizeof(shared.device)) == 0;
   state->files_count = shared.files_count;
   status = kvf_fail(KVF_TRANSFER_SETUP, message, "the device is lost");
   if (kvf_cuda_gpu_enter(gpu, &stay)) {

@@ -117,6 +117,7 @@ static bool next_batch(chunk_walk *walk)
   walk->batch.into = staged ? &kvf_memory_host : walk->ours;
   walk->batch.first = 0;
   walk->batch.count = 0;
+  walk->batch.gather = walk->copy->gather;
   walk->batch.work = walk->copy->work;
   do {
     add_segment(walk, staged);

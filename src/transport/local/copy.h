@@ -18,6 +18,7 @@ typedef struct kvf_local_copy {
    */
   const void *fence;
   uint64_t generation;            /* of the memory that the imports are of */
+  kvf_memory_gather gather;       /* if devices bring them */
   const atomic_bool *stop;        /* set by another thread to end the copy early */
   atomic_ullong *moved_ns;        /* when bytes have arrived, after each system call */
   kvf_read_work *work;            /* what it took */

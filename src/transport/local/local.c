@@ -405,6 +405,7 @@ static void copy_and_judge(kvf_local_worker *worker, kvf_local_read *read, kvf_r
                                .imports = link->check->imports,
                                .fence = link->check->fence,
                                .generation = link->generation,
+                               .gather = kvf_local_of(link->base.transport)->gather,
                                .stop = &read->stop,
                                .moved_ns = &worker->since_ns,
                                .work = &result->work,
@@ -521,6 +522,7 @@ static void *worker_main(void *argument)
   kvf_local *local = worker->local;
   bool has_copied = false;
   uint64_t again_ns = 0;
+  kvf_thread_sleep_exactly();
   (void)pthread_mutex_lock(&local->lock);
   worker->thread = pthread_self();
   kvf_list_push_back(&local->workers, &worker->in_workers);
@@ -847,6 +849,8 @@ static kvf_status local_open(const kvf_transport_config *config, const kvf_trans
   local->host = *host;
   local->incarnation = config->incarnation;
   local->spin_ns = config->spin_us * KVF_NS_PER_US;
+  local->gather =
+      (kvf_memory_gather){config->device_gather_bytes, config->device_gather_blocks, config->device_gather_threads};
   local->copy_threads = config->copy_threads;
   local->cpus = config->thread_cpus;
   local->place = kvf_local_place_here();

@@ -50,6 +50,7 @@ typedef struct kvf_local {
   kvf_transport_host host;                /* constant */
   kvf_incarnation incarnation;            /* constant */
   uint64_t spin_ns;                       /* constant */
+  kvf_memory_gather gather;               /* constant */
   uint32_t copy_threads;                  /* constant */
   kvf_thread_cpus cpus;                   /* constant */
   kvf_local_place place;                  /* constant */

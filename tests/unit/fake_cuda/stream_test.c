@@ -1,4 +1,6 @@
 /* When work on streams is done: as late, as early and as much out of order as CUDA allows it, and never earlier. */
+#include <pthread.h>
+
 #include "gpu.h"
 
 #define SEEDS 200
@@ -241,8 +243,10 @@ TEST(what_a_batch_does_not_take)
   size_t failed = 0;
   kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
   kvf_cu_stream stream = gpu_stream();
-  assert_int_equal(gpu->memcpy_batch_async(at, at, sizes, 2, &attributes, &first, 1, &failed, NULL),
-                   KVF_CUDA_ERROR_INVALID_VALUE);
+  for (uintptr_t legacy = 0; legacy <= KVF_CU_STREAM_LEGACY; legacy++) {
+    assert_int_equal(gpu->memcpy_batch_async(at, at, sizes, 2, &attributes, &first, 1, &failed, (kvf_cu_stream)legacy),
+                     KVF_CUDA_ERROR_INVALID_VALUE);
+  }
   assert_int_equal(gpu->memcpy_batch_async(at, nothing, sizes, 2, &attributes, &first, 1, &failed, stream),
                    KVF_CUDA_ERROR_INVALID_VALUE);
   assert_int_equal(failed, 1);
@@ -250,6 +254,86 @@ TEST(what_a_batch_does_not_take)
   assert_int_equal(gpu->memcpy_batch_async(at, at, sizes, 2, &attributes, &first, 1, &failed, stream),
                    KVF_CUDA_ERROR_INVALID_VALUE);
   assert_int_equal(fake_cuda_count().works, 0);
+}
+
+static kvf_cu_stream const per_thread = (kvf_cu_stream)KVF_CU_STREAM_PER_THREAD;
+
+static void *fill_on_its_own(void *at)
+{
+  gpu_enter(0);
+  gpu_fill(per_thread, *(kvf_cu_memory *)at, BYTES, 2);
+  gpu_leave();
+  return NULL;
+}
+
+TEST(each_thread_has_a_stream_of_its_own)
+{
+  pthread_t thread;
+  gpu_begin(1, true);
+  kvf_cu_memory at = gpu_allocate(BYTES);
+  gpu_fill(per_thread, at, BYTES, 1);
+  gpu_batch(per_thread, at + BYTES / 2, at, BYTES / 2, 1, KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+  assert_int_equal(pthread_create(&thread, NULL, fill_on_its_own, &at), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  assert_int_equal(fake_cuda_count().streams, 0);
+  assert_int_equal(gpu->stream_destroy(per_thread), KVF_CUDA_ERROR_INVALID_HANDLE);
+  assert_int_equal(cuStreamSynchronize(per_thread), KVF_CUDA_SUCCESS);
+  gpu_finish();
+  assert_int_equal(fake_cuda_count().works, 0);
+  assert_int_not_equal(gpu_byte(at), 0);
+}
+
+/* What a captured stream is given goes into a graph, that nobody launches here. */
+TEST(a_captured_stream_does_nothing)
+{
+  gpu_begin(1, true);
+  const kvf_cu_memory at = gpu_allocate(BYTES);
+  kvf_cu_memory pieces[] = {at};
+  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  size_t size = 1;
+  size_t first = 0;
+  size_t failed;
+  unsigned status = 99;
+  kvf_cu_stream stream = gpu_stream();
+  assert_int_equal(gpu->stream_is_capturing(stream, &status), KVF_CUDA_SUCCESS);
+  assert_int_equal(status, KVF_CU_STREAM_CAPTURE_STATUS_NONE);
+  fake_cuda_capture_stream(stream, true);
+  assert_int_equal(gpu->stream_is_capturing(stream, &status), KVF_CUDA_SUCCESS);
+  assert_int_equal(status, KVF_CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  gpu_fill(stream, at, BYTES, 1);
+  kvf_cu_event event = gpu_record(stream);
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_ERROR_CAPTURED_EVENT);
+  assert_int_equal(fake_cuda_count().works, 0);
+  assert_int_equal(fake_cuda_violations(), 0);
+  assert_int_equal(gpu->memcpy_batch_async(pieces, pieces, &size, 1, &attributes, &first, 1, &failed, stream),
+                   KVF_CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  assert_int_equal(fake_cuda_violations(), 1);
+  fake_cuda_capture_stream(stream, false);
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_ERROR_CAPTURED_EVENT);
+  assert_int_equal(gpu->event_record(event, stream), KVF_CUDA_SUCCESS);
+  gpu_finish();
+  assert_int_equal(gpu->event_query(event), KVF_CUDA_SUCCESS);
+  assert_int_equal(gpu_byte(at), 0);
+}
+
+TEST(the_legacy_stream_cannot_be_used_while_one_that_it_waits_for_is_captured)
+{
+  unsigned status = 99;
+  kvf_cu_stream blocking;
+  gpu_begin(1, true);
+  const kvf_cu_memory at = gpu_allocate(BYTES);
+  kvf_cu_event event = gpu_event();
+  kvf_cu_stream stream = gpu_stream();
+  fake_cuda_capture_stream(stream, true);
+  assert_int_equal(gpu->stream_is_capturing(NULL, &status), KVF_CUDA_SUCCESS); /* that one it does not wait for */
+  assert_int_equal(gpu->stream_create_with_priority(&blocking, KVF_CU_STREAM_DEFAULT, 0), KVF_CUDA_SUCCESS);
+  fake_cuda_capture_stream(blocking, true);
+  assert_int_equal(gpu->stream_is_capturing(NULL, &status), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(fake_cuda_violations(), 0);
+  assert_int_equal(gpu->event_record(event, NULL), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(gpu->memcpy_async(at, at, 1, NULL), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(gpu->stream_wait_event(NULL, event, 0), KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  assert_int_equal(fake_cuda_violations(), 3);
 }
 
 TEST(streams_and_events_are_of_their_context)

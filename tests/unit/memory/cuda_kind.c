@@ -159,6 +159,7 @@ void kind_batch(kvf_memory_batch *batch, const kvf_memory_import *import, const 
   batch->into = into;
   batch->first = 0;
   batch->count = count;
+  batch->gather = (kvf_memory_gather){0};
   batch->work = NULL;
   for (size_t i = 0; i < count; i++) {
     const size_t past = (count - 1 - i) * bytes;

@@ -54,6 +54,7 @@ static shared_region truth;
 static shared_file true_files[MAPPINGS];
 static shared_region lie;
 static size_t lie_length;
+static unsigned told; /* of imports, by the driver */
 
 static void move_files(shared_file *files, bool write)
 {
@@ -62,6 +63,12 @@ static void move_files(shared_file *files, bool write)
   const ssize_t moved =
       write ? process_vm_writev(pid, &ours, 1, &theirs, 1, 0) : process_vm_readv(pid, &ours, 1, &theirs, 1, 0);
   assert_int_equal(moved, sizeof(true_files));
+}
+
+static void tell_of_imports(unsigned what)
+{
+  told = what;
+  fake_cuda_tell_of_imports(told);
 }
 
 static void be_true(void)
@@ -73,6 +80,7 @@ static void be_true(void)
 static void begin(exporter_kind kind)
 {
   assert_int_equal(cuMemFree_v2(kind_allocate(MIB)), KVF_CUDA_SUCCESS);
+  tell_of_imports(fake_cuda_defaults().told_of_imports);
   const exporter_order *order = &orders[kind];
   const exporter_reply got = exporter_start(&child, order);
   assert_int_equal(got.status, KVF_OK);
@@ -143,12 +151,14 @@ static void expect_refused(const char *why)
 static void expect_mapped(const kvf_memory_import *import, size_t bytes)
 {
   kvf_cu_memory at = import->base;
+  fake_cuda_tell_of_imports(FAKE_CUDA_TELLS_ALL);
   while (at < import->base + bytes) {
     kvf_cu_memory base;
     size_t length;
     assert_int_equal(gpu->mem_get_address_range(&base, &length, at), KVF_CUDA_SUCCESS);
     at = base + length;
   }
+  fake_cuda_tell_of_imports(told);
 }
 
 /* Its first and last bytes are read as well. */
@@ -290,10 +300,13 @@ TEST(an_export_has_one_length)
   end();
 }
 
-TEST(an_allocation_is_as_long_as_the_driver_says)
+static const unsigned ways[] = {FAKE_CUDA_TELLS_ALL, FAKE_CUDA_TELLS_RANGE, FAKE_CUDA_TELLS_ID, FAKE_CUDA_TELLS_SIZE,
+                                FAKE_CUDA_TELLS_ID | FAKE_CUDA_TELLS_SIZE};
+#define WAYS (sizeof(ways) / sizeof(ways[0]))
+
+static void expect_as_long_as_it_is(const char *why)
 {
-  static const char why[] = "the allocation behind its handle is 1048576 bytes long";
-  begin(EXPORT_ALLOCATION);
+  be_true();
   lie.bytes = INT64_MAX;
   region_bytes = MIB - truth.offset; /* to its very end */
   assert_true(import_and_read(region_bytes));
@@ -304,6 +317,57 @@ TEST(an_allocation_is_as_long_as_the_driver_says)
   expect_refused(why);
   lie.offset = INT64_MAX - 1;
   expect_refused(why);
+}
+
+TEST(an_allocation_is_as_long_as_the_driver_says)
+{
+  begin(EXPORT_ALLOCATION);
+  for (size_t i = 0; i < WAYS; i++) {
+    tell_of_imports(ways[i]);
+    expect_as_long_as_it_is((ways[i] & FAKE_CUDA_TELLS_RANGE) != 0
+                                ? "the allocation behind its handle is 1048576 bytes long"
+                                : "the driver does not say that the allocation behind its handle has ");
+  }
+  end();
+}
+
+/* Of this process, at a higher address: whatever the exporter says, it is not to be read. */
+TEST(a_region_does_not_end_in_other_memory)
+{
+  kvf_memory_import import;
+  kvf_cu_memory own[4];
+  for (size_t i = 0; i < 4; i++) {
+    own[i] = kind_allocate(MIB);
+  }
+  begin(EXPORT_ALLOCATION);
+  assert_int_equal(import_lie(&import, region_bytes), KVF_OK);
+  const kvf_cu_memory opened = import.base - truth.offset;
+  cuda->release(&import);
+  assert_true(own[3] > opened);
+  lie.bytes = INT64_MAX;
+  for (size_t i = 0; i < WAYS; i++) {
+    tell_of_imports(ways[i]);
+    lie.offset = 0;
+    region_bytes = own[3] - opened + 1;
+    expect_refused("the allocation behind its handle");
+    lie.offset = own[3] - opened;
+    region_bytes = 1;
+    expect_refused("the allocation behind its handle");
+  }
+  end();
+  for (size_t i = 0; i < 4; i++) {
+    assert_int_equal(cuMemFree_v2(own[i]), KVF_CUDA_SUCCESS);
+  }
+}
+
+TEST(an_allocation_of_which_the_driver_says_nothing_is_refused)
+{
+  begin(EXPORT_ALLOCATION);
+  tell_of_imports(0);
+  region_bytes = 1;
+  expect_refused("the driver does not say that the allocation behind its handle has 4001 bytes");
+  tell_of_imports(FAKE_CUDA_TELLS_ID);
+  assert_true(import_and_read(1));
   end();
 }
 

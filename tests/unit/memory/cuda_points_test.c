@@ -69,9 +69,11 @@ SEEDS_TEST(a_point_is_behind_the_work_of_its_stream)
   follow_work(engine);
 }
 
-SEEDS_TEST(a_point_may_be_on_the_default_stream)
+SEEDS_TEST(a_point_may_be_on_a_default_stream)
 {
-  follow_work(NULL);
+  for (uintptr_t handle = 0; handle <= KVF_CU_STREAM_PER_THREAD; handle++) {
+    follow_work((kvf_cu_stream)handle);
+  }
 }
 
 /* What comes after it waits for another stream, which stands still. */
@@ -223,6 +225,59 @@ TEST(a_device_that_is_not_open_has_no_points)
   }
 }
 
+static void expect_none_on(kvf_cu_stream stream)
+{
+  const kvf_ordering_point point = point_on(stream);
+  const uint64_t records = fake_cuda_calls("cuEventRecord");
+  void *mark;
+  assert_int_equal(cuda->check_point(&point), KVF_INVALID);
+  assert_int_equal(cuda->mark(&point, &mark), KVF_INVALID);
+  assert_int_equal(fake_cuda_calls("cuEventRecord"), records);
+}
+
+/* What is put behind its work would be part of a graph. */
+TEST(a_stream_that_is_captured_has_no_points)
+{
+  begin();
+  const unsigned events = fake_cuda_count().events;
+  fake_cuda_capture_stream(engine, true);
+  expect_none_on(engine);
+  fake_cuda_capture_stream(engine, false);
+  void *mark = mark_on(engine);
+  wait_for(mark);
+  cuda->unmark(mark);
+  assert_int_equal(fake_cuda_count().events, events);
+}
+
+/* The capture goes on, of which the mark would be the end. */
+TEST(the_legacy_stream_has_none_while_another_is_captured)
+{
+  kvf_cu_stream blocking;
+  begin();
+  assert_int_equal(gpu->stream_create_with_priority(&blocking, KVF_CU_STREAM_DEFAULT, 0), KVF_CUDA_SUCCESS);
+  const uint64_t violations = fake_cuda_violations();
+  fake_cuda_capture_stream(blocking, true);
+  expect_none_on(NULL);
+  expect_none_on((kvf_cu_stream)KVF_CU_STREAM_LEGACY);
+  void *mark = mark_on(engine);
+  fake_cuda_capture_stream(blocking, false);
+  wait_for(mark);
+  cuda->unmark(mark);
+  cuda->unmark(mark_on(NULL));
+  assert_int_equal(fake_cuda_violations(), violations);
+  assert_int_equal(gpu->stream_destroy(blocking), KVF_CUDA_SUCCESS);
+}
+
+TEST(a_stream_that_the_driver_does_not_know_is_refused)
+{
+  const kvf_ordering_point point = {.memory = KVF_MEMORY_CUDA};
+  void *mark;
+  begin();
+  fake_cuda_fail("cuStreamIsCapturing", KVF_CUDA_ERROR_INVALID_HANDLE, 0, 1);
+  assert_int_equal(cuda->mark(&point, &mark), KVF_TRANSFER_FAILED);
+  assert_true(cuda->works(0));
+}
+
 TEST(a_mark_that_is_refused_leaves_nothing)
 {
   const kvf_ordering_point point = {.memory = KVF_MEMORY_CUDA};
@@ -278,6 +333,24 @@ TEST(an_error_is_not_completion)
   }
   assert_true(cuda->is_complete(mark));
   assert_true(cuda->works(0));
+  cuda->unmark(mark);
+}
+
+/* Only a device that says nothing else for a second is lost: cuda_read_test.c. */
+TEST(an_unknown_error_that_passes_is_no_loss)
+{
+  begin();
+  fake_cuda_stall_device(0, true);
+  void *mark = mark_on(engine);
+  for (unsigned i = 0; i < 2; i++) {
+    fake_cuda_fail("cuEventQuery", KVF_CUDA_ERROR_UNKNOWN, 0, 1);
+    assert_false(cuda->is_complete(mark));
+    assert_true(cuda->works(0));
+    assert_false(cuda->is_complete(mark)); /* it answers */
+    (void)usleep(i == 0 ? 1100000 : 0);
+  }
+  fake_cuda_stall_device(0, false);
+  wait_for(mark);
   cuda->unmark(mark);
 }
 

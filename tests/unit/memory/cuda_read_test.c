@@ -100,16 +100,21 @@ static void expect_read(bool within)
 
 /* ---- what is asked of the driver ---- */
 
+/* And nobody waits: the kernel was launched before. */
 TEST(reads_of_a_full_batch_are_one_call)
 {
   static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyBatchAsync", "cuMemcpyAsync"};
   uint64_t made[3];
   begin_batch(true);
   const uint64_t records = fake_cuda_calls("cuEventRecord");
+  const uint64_t violations = fake_cuda_violations();
   for (size_t i = 0; i < 3; i++) {
     made[i] = fake_cuda_calls(calls[i]);
   }
+  fake_cuda_forbid_waits(true);
   expect_read(true);
+  fake_cuda_forbid_waits(false);
+  assert_int_equal(fake_cuda_violations(), violations);
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(fake_cuda_calls(calls[i]) - made[i],
                      strcmp(calls[i], call_of(true)) == 0 ? calls_for(true, RUNS) : 0);
@@ -117,22 +122,72 @@ TEST(reads_of_a_full_batch_are_one_call)
   assert_int_equal(fake_cuda_calls("cuEventRecord") - records, 1);
 }
 
+/* Of runs of so many bytes, from the import. */
+static void expect_kernels(const kvf_memory_import *from, kvf_memory_gather gather, size_t bytes, uint64_t expected)
+{
+  uint64_t read;
+  begin();
+  kind_batch(&batch, from, cuda, (void *)(uintptr_t)ours, bytes, BYTES / bytes);
+  batch.gather = gather;
+  const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
+  assert_int_equal(kind_step(getpid(), &batch, &read), KVF_OK);
+  assert_int_equal(fake_cuda_calls("cuLaunchKernel") - kernels, has_kernels() ? expected : 0);
+  assert_true(kind_is_written(ours_view, BYTES, 1));
+}
+
 /* A kernel has nothing to save there, and takes processors from the engine. */
 TEST(reads_of_long_runs_are_no_kernels)
 {
-  for (size_t bytes = KVF_CUDA_GATHER_BYTES; bytes <= BYTES; bytes *= 2) {
-    begin();
-    kind_batch(&batch, &import, cuda, (void *)(uintptr_t)ours, bytes, BYTES / bytes);
-    const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
-    expect_read(true);
-    assert_int_equal(fake_cuda_calls("cuLaunchKernel"), kernels);
-  }
+  static const kvf_memory_gather usual = {0};
   begin();
+  for (size_t bytes = KVF_CUDA_GATHER_BYTES; bytes <= BYTES; bytes *= 2) {
+    expect_kernels(&import, usual, bytes, 0);
+  }
+  expect_kernels(&import, usual, KVF_CUDA_GATHER_BYTES / 2, 1);
   kind_batch(&batch, &import, cuda, (void *)(uintptr_t)ours, 1000, 1); /* nor is one that is alone */
   const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
   uint64_t bytes;
   assert_int_equal(kind_step(getpid(), &batch, &bytes), KVF_OK);
   assert_int_equal(fake_cuda_calls("cuLaunchKernel"), kernels);
+}
+
+/* Which the memory's process names: here as if it were another's. */
+TEST(reads_from_another_device_are_kernels_up_to_less)
+{
+  static const kvf_memory_gather usual = {0};
+  begin();
+  kind_export shared = kind_share(theirs, BYTES);
+  kvf_memory_import other;
+  const kind_export truth = shared;
+  shared.bytes[0] ^= 1; /* of the device's UUID */
+  assert_int_equal(kind_import(getpid(), 0, &shared, BYTES, &other), KVF_OK);
+  expect_kernels(&other, usual, KVF_CUDA_GATHER_PEER_BYTES, 0);
+  expect_kernels(&other, usual, KVF_CUDA_GATHER_PEER_BYTES / 2, 1);
+  cuda->release(&other);
+  cuda->unexport(truth.bytes);
+}
+
+TEST(reads_gather_as_they_are_told)
+{
+  static const struct {
+    kvf_memory_gather gather;
+    uint64_t kernels;
+    unsigned blocks;
+    unsigned threads;
+  } rows[] = {{{.bytes = 1}, 0, 0, 0},
+              {{.bytes = 4096}, 0, 0, 0},
+              {{.bytes = 4097}, 1, KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS},
+              {{.blocks = 3}, 1, 3, KVF_CUDA_KERNEL_THREADS},
+              {{.blocks = 1024, .threads = 32}, 1, 1024, 32},
+              {{.threads = 255}, 1, KVF_CUDA_KERNEL_BLOCKS_MAX, 224}};
+  begin();
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    unsigned blocks;
+    unsigned threads;
+    expect_kernels(&import, rows[i].gather, 4096, rows[i].kernels);
+    fake_cuda_last_launch(&blocks, &threads);
+    assert_true(!has_kernels() || rows[i].kernels == 0 || (blocks == rows[i].blocks && threads == rows[i].threads));
+  }
 }
 
 TEST(reads_say_what_they_took)
@@ -261,12 +316,14 @@ TEST(reads_wait_although_no_event_is_recorded_at_once)
 
 TEST(reads_wait_although_the_driver_does_not_say)
 {
-  for (unsigned within = 0; within < 2; within++) {
+  static const kvf_cu_result errors[] = {KVF_CUDA_ERROR_INVALID_VALUE, KVF_CUDA_ERROR_UNKNOWN};
+  for (unsigned i = 0; i < 4; i++) {
+    const unsigned within = i % 2;
     kind_reading reading;
     begin_batch(within == 1);
     const uint64_t asked = fake_cuda_calls("cuEventQuery");
     fake_cuda_stall_device(0, true);
-    fake_cuda_fail("cuEventQuery", KVF_CUDA_ERROR_INVALID_VALUE, 2, 5);
+    fake_cuda_fail("cuEventQuery", errors[i / 2], 2, 5);
     kind_reading_start(&reading, &batch);
     kind_wait_calls("cuEventQuery", asked + 20);
     assert_false(atomic_load(&reading.side.is_done));
@@ -467,8 +524,15 @@ static void lose_while_reading(kvf_cu_result error)
 static void lose_before(const char *what, void *mark)
 {
   uint64_t bytes;
-  fake_cuda_break(0, KVF_CUDA_ERROR_ILLEGAL_ADDRESS);
-  if (strcmp(what, "read") == 0) {
+  fake_cuda_break(0, strcmp(what, "unknown") == 0 ? KVF_CUDA_ERROR_UNKNOWN : KVF_CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (strcmp(what, "unknown") == 0) { /* it takes a second of that */
+    assert_false(cuda->is_complete(mark));
+    assert_true(cuda->works(0));
+    while (cuda->works(0)) {
+      assert_false(cuda->is_complete(mark));
+      pause_some();
+    }
+  } else if (strcmp(what, "read") == 0) {
     assert_int_equal(kind_step(getpid(), &batch, &bytes), KVF_TRANSFER_FAILED);
   } else {
     assert_false(cuda->is_complete(mark));
@@ -499,7 +563,8 @@ static int lose(const char *how)
 TEST(a_device_that_is_lost_meanwhile_ends_all)
 {
   static const kvf_cu_result errors[] = {KVF_CUDA_ERROR_ILLEGAL_ADDRESS, KVF_CUDA_ERROR_LAUNCH_FAILED,
-                                         KVF_CUDA_ERROR_ECC_UNCORRECTABLE, KVF_CUDA_ERROR_CONTEXT_IS_DESTROYED};
+                                         KVF_CUDA_ERROR_ECC_UNCORRECTABLE, KVF_CUDA_ERROR_CONTEXT_IS_DESTROYED,
+                                         KVF_CUDA_ERROR_UNKNOWN};
   for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
     char mode[32];
     (void)snprintf(mode, sizeof(mode), "lose %u", errors[i]);
@@ -511,6 +576,7 @@ TEST(a_loss_is_noticed_by_what_comes_next)
 {
   run_in_child("lose read");
   run_in_child("lose mark");
+  run_in_child("lose unknown");
 }
 
 int main(int argc, char **argv)

@@ -383,6 +383,7 @@ static void plan_sums(kvf_prng *prng)
   }
 }
 
+/* First of all with a kernel: that it was launched before shows here. */
 TEST(bytes_are_summed)
 {
   static uint64_t sums[KVF_CUDA_PIECES_MAX];

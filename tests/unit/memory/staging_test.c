@@ -208,22 +208,22 @@ TEST(positions_without_a_block_are_left_out)
   end();
 }
 
-SEEDS_TEST(a_copy_is_in_its_streams_order)
+static void copy_in_order(kvf_cu_stream stream)
 {
   uint64_t seed;
   begin_on_device();
   uint64_t number = 0;
-  const kvf_ordering_point on = on_engine();
+  const kvf_ordering_point on = {.memory = KVF_MEMORY_CUDA, .handle = stream};
   while (test_next_seed(SEEDS, &seed)) {
     fake_cuda_seed(seed);
     fake_cuda_stall_device(0, true);
     for (uint32_t i = 0; i < REGIONS; i++) { /* work on the blocks that is not done yet */
-      gpu_fill(engine, device_pool[i], POOL_BYTES, 0);
+      gpu_fill(stream, device_pool[i], POOL_BYTES, 0);
     }
     number++;
     assert_int_equal(copy_ids(number, from_ids, to_ids, &on), KVF_OK);
     assert_int_equal(kvf_staging_copied(staging), number - 1);
-    kvf_cu_event behind = gpu_record(engine);
+    kvf_cu_event behind = gpu_record(stream);
     fake_cuda_stall_device(0, false);
     while (gpu->event_query(behind) != KVF_CUDA_SUCCESS) {
       (void)usleep(100);
@@ -233,6 +233,21 @@ SEEDS_TEST(a_copy_is_in_its_streams_order)
     assert_int_equal(gpu->event_destroy(behind), KVF_CUDA_SUCCESS);
   }
   end();
+}
+
+SEEDS_TEST(a_copy_is_in_its_streams_order)
+{
+  begin_on_device(); /* which makes the stream */
+  end();
+  copy_in_order(engine);
+}
+
+/* Engines whose stream nobody has chosen: PyTorch's, say. */
+SEEDS_TEST(a_copy_may_be_on_a_default_stream)
+{
+  for (uintptr_t handle = 0; handle <= KVF_CU_STREAM_PER_THREAD; handle++) {
+    copy_in_order((kvf_cu_stream)handle);
+  }
 }
 
 TEST(copies_are_complete_in_their_order)
@@ -297,6 +312,22 @@ TEST(calls_that_make_no_sense)
   assert_int_equal(copy_ids(1, from_ids, to_ids, &elsewhere), KVF_INVALID);
   end();
   kvf_staging_close(NULL);
+}
+
+/* Nothing has been begun, and the next is as good as ever. */
+TEST(a_copy_is_not_captured)
+{
+  begin_on_device();
+  const kvf_ordering_point on = on_engine();
+  const uint64_t violations = fake_cuda_violations();
+  fake_cuda_capture_stream(engine, true);
+  assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_INVALID);
+  fake_cuda_capture_stream(engine, false);
+  assert_int_equal(fake_cuda_violations(), violations);
+  assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_OK);
+  wait_copied(1);
+  assert_device_copied();
+  end();
 }
 
 TEST(pools_that_it_cannot_be_for)

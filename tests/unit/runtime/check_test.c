@@ -7,6 +7,7 @@
 #include "core/session.h"
 #include "fake_cuda.h"
 #include "kvferry/check.h"
+#include "memory/cuda/load.h"
 #include "pair.h"
 #include "stranger.h"
 #include "test.h"
@@ -251,12 +252,52 @@ TEST(each_gpu_is_described)
   assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_OK);
   assert_string_equal(message,
                       "0 Fake GPU 0: other processes map its memory by IPC handle (cudaMalloc): yes, by file "
-                      "descriptor (cuMemMap): yes; it reads 1 of 1 other devices; GPUDirect RDMA: no");
+                      "descriptor (cuMemMap): yes; it reads 1 of 1 other devices; GPUDirect RDMA: no; kernels: yes");
   assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 1, message), KVF_OK);
   assert_non_null(strstr(message, "1 Fake GPU 1: "));
   assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 2, message), KVF_NOT_FOUND);
   assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, UINT32_MAX, message), KVF_NOT_FOUND);
   assert_int_equal(fake_cuda_count().contexts, 0); /* they take memory of the device */
+}
+
+/* By whichever call: it is named, and nothing is left of what was tried. */
+TEST(a_gpu_that_takes_no_kernels)
+{
+  static const struct {
+    const char *call;
+    unsigned after;
+  } rows[] = {{"cuDevicePrimaryCtxRetain", 0},
+              {"cuModuleLoadData", 0},
+              {"cuModuleGetFunction", 1},
+              {"cuStreamCreateWithPriority", 0},
+              {"cuLaunchKernel", 0},
+              {"cuLaunchKernel", 1},
+              {"cuEventCreate", 0},
+              {"cuEventRecord", 0},
+              {"cuEventSynchronize", 0}};
+  assert_int_equal(kvf_check_memory(KVF_MEMORY_CUDA, FAKE_CUDA_LIBRARY, message), KVF_OK);
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    fake_cuda_fail(rows[i].call, KVF_CUDA_ERROR_JIT_COMPILER_NOT_FOUND, rows[i].after, 1);
+    assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_TRANSFER_FAILED);
+    assert_non_null(strstr(message, "GPUDirect RDMA: no; kernels: CUDA_ERROR_JIT_COMPILER_NOT_FOUND"));
+    const fake_cuda_open left = fake_cuda_count();
+    assert_int_equal(left.contexts + left.modules + left.streams + left.events + left.works, 0);
+    assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_OK);
+  }
+}
+
+/* As an engine has it: its own context stays, and nothing of ours is left there. */
+TEST(a_gpu_that_this_process_uses_is_described)
+{
+  const kvf_cuda *loaded;
+  kvf_cu_context context;
+  assert_int_equal(kvf_cuda_load(FAKE_CUDA_LIBRARY, &loaded, message), KVF_OK);
+  assert_int_equal(kvf_cuda_context_retain(loaded, &loaded->devices[0], &context, message), KVF_OK);
+  assert_int_equal(kvf_check_device(KVF_MEMORY_CUDA, 0, message), KVF_OK);
+  const fake_cuda_open left = fake_cuda_count();
+  assert_int_equal(left.contexts, 1);
+  assert_int_equal(left.modules + left.streams + left.events + left.works, 0);
+  kvf_cuda_context_release(loaded, &loaded->devices[0]);
 }
 
 TEST(a_gpu_that_can_do_less)

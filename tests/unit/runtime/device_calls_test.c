@@ -1,4 +1,5 @@
 /* What a load costs of the driver: calls, events, and the time of the engine's thread. The fake counts. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -25,12 +26,19 @@ typedef struct rank {
 static rank producer;
 static rank consumer;
 
-static void quiet(void *context, kvf_log_level level, const char *line)
+static atomic_uint remarks; /* in the logs of nodes that are closed: that the kernels were refused */
+
+static void hear(void *context, kvf_log_level level, const char *line)
 {
   (void)context;
-  (void)level;
-  (void)line;
+  if (level == KVF_LOG_WARN &&
+      strstr(line, "device 0 does not run kvferry's kernels (CUDA_ERROR_JIT_COMPILER_") != NULL &&
+      strstr(line, "libnvidia-ptxjitcompiler.so.1 must be there") != NULL) {
+    (void)atomic_fetch_add(&remarks, 1);
+  }
 }
+
+static const char *gather_bytes = "0"; /* the option */
 
 static void open_rank(rank *one, uint32_t regions_count, uint32_t block_bytes)
 {
@@ -39,10 +47,11 @@ static void open_rank(rank *one, uint32_t regions_count, uint32_t block_bytes)
   kvf_region regions[LAYERS] = {0};
   kvf_config_init(&config);
   config.block_tokens = 16;
-  config.log = quiet;
+  config.log = hear;
   assert_int_equal(kvf_config_set(&config, "transports", "local", message), KVF_OK);
   assert_int_equal(kvf_config_set(&config, "listen", "127.0.0.1", message), KVF_OK);
   assert_int_equal(kvf_config_set(&config, "cuda_library", FAKE_CUDA_LIBRARY, message), KVF_OK);
+  assert_int_equal(kvf_config_set(&config, "device_gather_bytes", gather_bytes, message), KVF_OK);
   assert_int_equal(kvf_config_identity(&config, "model", "llama"), KVF_OK);
   assert_int_equal(kvf_node_open(&config, &one->node, message), KVF_OK);
   one->regions_count = regions_count;
@@ -168,12 +177,29 @@ static calls calls_of_a_load(uint32_t regions_count, uint32_t block_bytes)
   return made;
 }
 
+static bool has_kernels(void)
+{
+  return fake_cuda_defaults().has_compiler;
+}
+
 TEST(pieces_that_lie_apart_take_few_calls)
 {
   const calls made = calls_of_a_load(LAYERS, LAYER_BYTES);
   assert_int_equal(made.pieces, LAYERS * BLOCKS);
-  assert_true(made.batches <= 12);
+  assert_true(has_kernels() ? made.batches == 0 && made.kernels <= 12 : made.batches <= 12 && made.kernels == 0);
   assert_int_equal(made.copies, 0);
+  assert_true(made.events <= 14);
+  assert_int_equal(made.violations, 0);
+}
+
+/* As the option says. */
+TEST(pieces_are_a_drivers_where_the_kernel_is_not_to_copy)
+{
+  gather_bytes = "1";
+  const calls made = calls_of_a_load(LAYERS, LAYER_BYTES);
+  gather_bytes = "0";
+  assert_true(made.batches > 0 && made.batches <= 12);
+  assert_int_equal(made.kernels, 0);
   assert_true(made.events <= 14);
   assert_int_equal(made.violations, 0);
 }
@@ -189,11 +215,12 @@ TEST(layers_that_lie_together_are_one_piece)
 /* 2,560 and more pieces a chunk: a longer batch breaks the fake, as it has broken drivers. */
 TEST(small_pieces_are_a_kernels)
 {
-  const bool has_kernels = fake_cuda_defaults().has_compiler;
+  atomic_store(&remarks, 0);
   const calls made = calls_of_a_load(LAYERS, 4096);
+  assert_int_equal(atomic_load(&remarks), has_kernels() ? 0 : 2); /* one a registration */
   assert_int_equal(made.pieces, LAYERS * BLOCKS);
-  assert_int_equal(made.batches, has_kernels ? 0 : 4);
-  assert_int_equal(made.kernels, has_kernels ? 4 : 0);
+  assert_int_equal(made.batches, has_kernels() ? 0 : 4);
+  assert_int_equal(made.kernels, has_kernels() ? 4 : 0);
   assert_int_equal(made.violations, 0);
 }
 

@@ -84,6 +84,68 @@ static void open_pinned(pair_node *n, const char *thread_cpus)
   assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &batch), 0);
 }
 
+/* How much longer than it asks for the thread may sleep, in nanoseconds. */
+static long slack_of(const char *thread)
+{
+  char path[300];
+  char text[32] = "";
+  (void)snprintf(path, sizeof(path), "/proc/%s/timerslack_ns", thread);
+  FILE *file = fopen(path, "re");
+  const bool is_read = file != NULL && fgets(text, sizeof(text), file) != NULL;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return is_read ? strtol(text, NULL, 10) : 1; /* the kernel tells not everybody */
+}
+
+static bool is_named(const char *thread, const char *wanted)
+{
+  char path[300];
+  char name[32] = "";
+  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "re");
+  const bool is = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, wanted, strlen(wanted)) == 0;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return is;
+}
+
+static const char *const polling[] = {"kvf-copy", "kvf-checksums", "kvf-ordering"};
+
+/* A bit for each of their names that is a thread's, and that of none which sleeps longer. */
+static unsigned exact_threads(void)
+{
+  unsigned found = 0;
+  unsigned late = 0;
+  DIR *threads = opendir("/proc/self/task");
+  assert_non_null(threads);
+  for (const struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
+    for (size_t i = 0; i < 3; i++) {
+      const bool is = is_named(entry->d_name, polling[i]);
+      found |= is ? 1U << i : 0;
+      late |= is && slack_of(entry->d_name) > 1 ? 1U << i : 0;
+    }
+  }
+  (void)closedir(threads);
+  return found & ~late;
+}
+
+/* Those that look at a device again and again, once they run. */
+TEST(threads_that_poll_sleep_exactly)
+{
+  static const pair_option options[] = {{"transports", "local"}, {"checksum", "on"}, {"memory", "cuda"}, {NULL, NULL}};
+  const uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS;
+  pair_node n;
+  unsigned exact;
+  pair_open_node(&n, options);
+  while ((exact = exact_threads()) != 7 && pair_now_ms() < until_ms) {
+    pair_sleep_ms(1);
+  }
+  pair_close_node(&n);
+  assert_int_equal(exact, 7);
+}
+
 CPUS_TEST(threads_do_not_inherit_the_openers_pinning)
 {
   pair_node n;
