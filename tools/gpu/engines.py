@@ -64,7 +64,8 @@ class Engines(Parties):
         self.prompts = sizes.prompts(size, size.prompts)
         self.others = sizes.prompts(size, size.prompts, sizes.SEED + 1)
         self._expected: dict[tuple[int, ...], Tokens] = {}
-        words = {name: [str(HERE / "engine_process.py"), json.dumps(sizes.engine_options(size, model, own, library))]
+        patience = sizes.PATIENT if library else {}
+        words = {name: [str(HERE / "engine_process.py"), json.dumps(sizes.engine_options(size, model, own | patience, library))]
                  for name, own in PARTIES.items()}
         super().__init__(rows, runner, words, sizes.engine_env(runner, bool(library), site), LOGS / "engines")
 

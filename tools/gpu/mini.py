@@ -27,7 +27,7 @@ from asks import Answer
 from engines import END_S, LEASE_REASONS, LOGS, NO_START, arguments, gaps, run_rows, site_of_pack, ticket_of
 from parties import Parties, supervised
 from rows import Figures, Rows
-from sizes import HERE, SEED
+from sizes import HERE, PATIENT, SEED
 
 LAYOUTS = {"apart": False, "together": True}
 """All layers of a block side by side: fewer and larger pieces."""
@@ -56,7 +56,7 @@ GPU = Size({"layers": 16, "hidden": 2048, "heads": 16, "kv_heads": 8, "head": 12
             "blocks": 700, "longest": 2064, "dtype": "bfloat16"}, 300, (1, 2000), 32, 16, 256)
 """64 KiB for a block and layer."""
 CPU = Size({"layers": 3, "hidden": 64, "heads": 4, "kv_heads": 2, "head": 16, "vocabulary": 512, "block_tokens": 16,
-            "blocks": 80, "longest": 264, "dtype": "float32"}, 40, (1, 200), 8, 8, 48)
+            "blocks": 110, "longest": 264, "dtype": "float32"}, 40, (1, 200), 8, 8, 48)
 
 
 class Minis(Parties):
@@ -68,8 +68,9 @@ class Minis(Parties):
         self._expected: dict[tuple[int, ...], Tokens] = {}
         path = [*([str(site)] if site else []), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PYTHONPATH": os.pathsep.join(path), **({"OMP_NUM_THREADS": "1"} if library else {})}
+        patience = PATIENT if library else {}
         shape = {**size.model, "together": LAYOUTS[layout]}
-        words = {name: [str(HERE / "mini_process.py"), json.dumps({"shape": shape, "own": own, "library": library})]
+        words = {name: [str(HERE / "mini_process.py"), json.dumps({"shape": shape, "own": own | patience, "library": library})]
                  for name, own in PARTIES.items()}
         super().__init__(rows, layout, words, env, LOGS / "mini")
 

@@ -10,6 +10,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SEED = 40
+PATIENT = {"lease_ttl_ms": "600000", "load_timeout_ms": "600000", "stall_timeout_ms": "60000", "handshake_timeout_ms": "60000",
+           "release_timeout_ms": "600000"}
+"""kvferry's options on a CPU, where other programs may have the processors for longer than a peer may be silent."""
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64]
 
 
