@@ -56,6 +56,14 @@ typedef struct kvf_memory_batch {
   struct iovec from[KVF_MEMORY_BATCH_RUNS_MAX + 1]; /* a kvf_memory_import's base and an offset */
 } kvf_memory_batch;
 
+/* A step of read() that is under way. */
+typedef struct kvf_memory_step {
+  const kvf_memory_import *import;
+  void *state; /* the kind's own */
+  uint64_t bytes;
+  uint64_t since_ns;
+} kvf_memory_step;
+
 /* Copies that are begun, between runs of regions and pinned memory, and waited for later: for memory/stage.h. */
 typedef struct kvf_stage_ops {
   /* Two halves of KVF_STAGE_HALF_BYTES. False: there is none. */
@@ -146,6 +154,11 @@ struct kvf_memory_ops {
    * addressable, or of this kind. When it returns nothing writes to it. KVF_PEER_DOWN: the process is gone.
    * KVF_TRANSFER_FAILED: it is there, the memory is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
   kvf_status (*read)(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes);
+  /* The same of a whole batch into the kind's own memory, in two calls of one thread. On KVF_OK begin() has begun it,
+   * and finish() is due, which read()'s promises are of; the batch, but for its import, is the caller's meanwhile, to
+   * be filled anew. On failure nothing is under way. NULL: there is only read(). */
+  kvf_status (*begin)(const kvf_memory_batch *batch, kvf_memory_step *step);
+  kvf_status (*finish)(kvf_memory_step *step, kvf_read_work *work);
 };
 
 /* The operations of a kind, constant; NULL: the library does not know it. `kind` may come from a peer. */

@@ -80,29 +80,24 @@ static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_mem
 
 _Static_assert(KVF_CUDA_PIECES_MAX * sizeof(kvf_cuda_piece) <= KVF_CUDA_HALF_BYTES, "a list fits a half");
 
-/* Behind whatever was posted, also where not all of it could be. */
-static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu_result posted)
-{
-  kvf_status status = kvf_cuda_gpu_status(gpu, posted);
-  kvf_status ended = kvf_cuda_lane_record(gpu, lane, 0);
-  if (ended == KVF_OK) {
-    ended = kvf_cuda_lane_wait(gpu, lane, 0);
-  }
-  return status == KVF_OK ? ended : status;
-}
-
-static kvf_status copy_pieces(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, pieces *all,
+/* With its event behind whatever was posted, also where not all of it could be: then it is waited for. */
+static kvf_status post_within(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, pieces *all,
                               uint64_t bytes, uint64_t *posting_ns)
 {
   const uint64_t since_ns = kvf_cuda_now_ns();
   const bool is_small = gpu->kernels.gather != NULL && all->count > 1 && bytes / all->count < gather.bytes;
-  kvf_cu_result posted = is_small ? post_gather(gpu, lane, gather, all) : post(gpu, lane->stream, all);
+  kvf_status posted =
+      kvf_cuda_gpu_status(gpu, is_small ? post_gather(gpu, lane, gather, all) : post(gpu, lane->stream, all));
   *posting_ns = kvf_cuda_now_ns() - since_ns;
-  return record_and_wait(gpu, lane, posted);
+  kvf_status recorded = kvf_cuda_lane_record(gpu, lane, 0);
+  if (posted != KVF_OK && recorded == KVF_OK) {
+    recorded = kvf_cuda_lane_wait(gpu, lane, 0);
+  }
+  return posted != KVF_OK ? posted : recorded;
 }
 
-kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
-                                const struct iovec *from, size_t count, uint64_t *posting_ns)
+kvf_status kvf_cuda_begin_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
+                                 const struct iovec *from, size_t count, kvf_cuda_lane **out, uint64_t *posting_ns)
 {
   pieces all;
   kvf_cuda_stay stay;
@@ -114,9 +109,25 @@ kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, con
   }
   kvf_cuda_lane *lane = kvf_cuda_lane_take(gpu);
   if (lane != NULL) {
-    status = copy_pieces(gpu, lane, gather, &all, bytes, posting_ns);
+    status = post_within(gpu, lane, gather, &all, bytes, posting_ns);
+    lane->stay = stay;
+  }
+  if (status == KVF_OK) {
+    *out = lane;
+    return KVF_OK;
+  }
+  if (lane != NULL) {
     kvf_cuda_lane_give(gpu, lane);
   }
+  kvf_cuda_leave(&stay);
+  return status;
+}
+
+kvf_status kvf_cuda_finish(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
+{
+  const kvf_cuda_stay stay = lane->stay;
+  kvf_status status = kvf_cuda_lane_wait(gpu, lane, 0);
+  kvf_cuda_lane_give(gpu, lane);
   kvf_cuda_leave(&stay);
   return status;
 }
@@ -136,6 +147,17 @@ kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cu_stream stream, const struct 
 }
 
 /* ---- checksums ---- */
+
+/* Behind whatever was posted, also where not all of it could be. */
+static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu_result posted)
+{
+  kvf_status status = kvf_cuda_gpu_status(gpu, posted);
+  kvf_status ended = kvf_cuda_lane_record(gpu, lane, 0);
+  if (ended == KVF_OK) {
+    ended = kvf_cuda_lane_wait(gpu, lane, 0);
+  }
+  return status == KVF_OK ? ended : status;
+}
 
 /* The list in the first half, the results in the second. */
 static kvf_status sum_runs(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, const struct iovec *runs, size_t count,

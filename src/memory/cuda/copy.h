@@ -17,11 +17,17 @@
 
 #define KVF_CUDA_WARP 32u /* threads that go together */
 
-/* Runs of equal length on both sides, at most KVF_CUDA_PIECES_MAX. When these return nothing of the copy is under way.
- * Not in the device's context. *posting_ns, of copies within devices: what the driver took to be told of them. Of
- * `gather` the bytes are not 0. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
-KVF_MUST_USE kvf_status kvf_cuda_copy_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
-                                             const struct iovec *from, size_t count, uint64_t *posting_ns);
+/* Begins to copy runs within devices, of equal length on both sides, at most KVF_CUDA_PIECES_MAX, which are the
+ * caller's again when this returns. On KVF_OK *lane is for kvf_cuda_finish() by the same thread, which is in the
+ * device's context until then; else nothing is under way. *posting_ns: what the driver took to be told. Of `gather` the
+ * bytes are not 0. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
+KVF_MUST_USE kvf_status kvf_cuda_begin_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
+                                              const struct iovec *from, size_t count, kvf_cuda_lane **lane,
+                                              uint64_t *posting_ns);
+/* When it returns nothing of the copy is under way. */
+KVF_MUST_USE kvf_status kvf_cuda_finish(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane);
+
+/* Runs as above. When these return nothing of the copy is under way. Not in the device's context. Errors as above. */
 KVF_MUST_USE kvf_status kvf_cuda_copy_out(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                           size_t count);
 KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,

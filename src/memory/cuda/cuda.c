@@ -225,27 +225,72 @@ static kvf_memory_gather gather_of(const kvf_memory_batch *batch)
   return gather;
 }
 
-static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+static uint64_t bytes_of(const struct iovec *runs, size_t count)
+{
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    bytes += runs[i].iov_len;
+  }
+  return bytes;
+}
+
+static kvf_status begin_batch(const kvf_memory_batch *batch, kvf_memory_step *step)
 {
   const struct iovec *to = &batch->to[batch->first];
   const struct iovec *from = &batch->from[batch->first];
   const size_t count = batch->count - batch->first;
-  const uint64_t since_ns = kvf_cuda_now_ns();
   uint64_t posting_ns = 0;
   kvf_cuda_gpu *gpu;
-  (void)pid;
-  *bytes = 0;
+  kvf_cuda_lane *lane = NULL;
+  *step = (kvf_memory_step){.import = batch->import, .bytes = bytes_of(to, count), .since_ns = kvf_cuda_now_ns()};
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
-  kvf_status status = batch->into == &kvf_memory_cuda
-                          ? kvf_cuda_copy_within(gpu, gather_of(batch), to, from, count, &posting_ns)
-                          : kvf_cuda_copy_out(gpu, to, from, count);
-  kvf_cuda_import_leave(batch->import);
+  kvf_status status = kvf_cuda_begin_within(gpu, gather_of(batch), to, from, count, &lane, &posting_ns);
+  if (status != KVF_OK) {
+    kvf_cuda_import_leave(batch->import);
+  }
+  step->state = lane;
   batch->work->device_posting_ns += posting_ns;
+  return status;
+}
+
+static kvf_status finish_batch(kvf_memory_step *step, kvf_read_work *work)
+{
+  kvf_status status = kvf_cuda_finish(kvf_cuda_import_gpu(step->import), step->state);
+  kvf_cuda_import_leave(step->import);
+  work->device_copy_ns += kvf_cuda_now_ns() - step->since_ns;
+  return status;
+}
+
+static kvf_status read_into_host(const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  const struct iovec *to = &batch->to[batch->first];
+  const size_t count = batch->count - batch->first;
+  const uint64_t since_ns = kvf_cuda_now_ns();
+  kvf_cuda_gpu *gpu;
+  if (!kvf_cuda_import_enter(batch->import, &gpu)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  kvf_status status = kvf_cuda_copy_out(gpu, to, &batch->from[batch->first], count);
+  kvf_cuda_import_leave(batch->import);
   batch->work->device_copy_ns += kvf_cuda_now_ns() - since_ns;
-  for (size_t i = 0; status == KVF_OK && i < count; i++) {
-    *bytes += to[i].iov_len;
+  *bytes = status == KVF_OK ? bytes_of(to, count) : 0;
+  return status;
+}
+
+static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  kvf_memory_step step;
+  (void)pid;
+  *bytes = 0;
+  if (batch->into != &kvf_memory_cuda) {
+    return read_into_host(batch, bytes);
+  }
+  kvf_status status = begin_batch(batch, &step);
+  if (status == KVF_OK) {
+    status = finish_batch(&step, batch->work);
+    *bytes = status == KVF_OK ? step.bytes : 0;
   }
   return status;
 }
@@ -348,4 +393,6 @@ const kvf_memory_ops kvf_memory_cuda = {
     .import = import_region,
     .release = kvf_cuda_release,
     .read = read_batch,
+    .begin = begin_batch,
+    .finish = finish_batch,
 };

@@ -66,6 +66,11 @@ void kvf_cuda_import_leave(const kvf_memory_import *import)
   }
 }
 
+kvf_cuda_gpu *kvf_cuda_import_gpu(const kvf_memory_import *import)
+{
+  return ((const import_state *)import->state)->gpu;
+}
+
 bool kvf_cuda_import_is_of_reader(const kvf_memory_import *import)
 {
   return ((const import_state *)import->state)->is_of_gpu;

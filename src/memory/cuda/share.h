@@ -17,6 +17,8 @@ void kvf_cuda_release(kvf_memory_import *import);
 /* Whether what the import's process has exported may be read, by the device *gpu, until kvf_cuda_import_leave(). */
 bool kvf_cuda_import_enter(const kvf_memory_import *import, kvf_cuda_gpu **gpu);
 void kvf_cuda_import_leave(const kvf_memory_import *import);
+/* The device that reads it. */
+kvf_cuda_gpu *kvf_cuda_import_gpu(const kvf_memory_import *import);
 /* Whether it is memory of the device that reads it, as its process says. */
 bool kvf_cuda_import_is_of_reader(const kvf_memory_import *import);
 

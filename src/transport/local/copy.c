@@ -103,7 +103,7 @@ static bool goes_along(chunk_walk *walk)
          import_of(walk)->ops == walk->theirs && kvf_memory_ops_of(local_of(walk)->memory) == walk->ours;
 }
 
-/* False: there is none. The one before has been brought. */
+/* False: there is none. The one before has been brought, or begun. */
 static bool next_batch(chunk_walk *walk)
 {
   const kvf_memory_ops *any = walk->copy->imports[0].ops;
@@ -122,6 +122,7 @@ static bool next_batch(chunk_walk *walk)
   do {
     add_segment(walk, staged);
   } while (walk->staged_bytes < sizeof(walk->staging) && walk->staged_count < STAGED_MAX && goes_along(walk));
+  walk->copy->work->pieces = walk->cursor.segments;
   return true;
 }
 
@@ -150,10 +151,31 @@ static void move_on(kvf_memory_batch *batch, size_t bytes)
   }
 }
 
+/* One step of a device's, which copies while the next batch is filled. */
+static kvf_status read_ahead(chunk_walk *walk, uint64_t *bytes)
+{
+  kvf_memory_step step;
+  const kvf_memory_ops *theirs = walk->theirs;
+  kvf_status status = theirs->begin(&walk->batch, &step);
+  if (status != KVF_OK) {
+    return status;
+  }
+  const uint64_t begun = walk->bytes;
+  walk->batch.first = walk->batch.count;
+  walk->bytes = 0;
+  (void)next_batch(walk);
+  status = theirs->finish(&step, walk->copy->work);
+  *bytes += status == KVF_OK ? begun : 0;
+  return status;
+}
+
 /* One step. */
 static kvf_status read_batch(chunk_walk *walk, uint64_t *bytes)
 {
   uint64_t read = 0;
+  if (walk->theirs->begin != NULL && walk->batch.into == walk->theirs) {
+    return read_ahead(walk, bytes);
+  }
   kvf_status status = walk->theirs->read(walk->copy->pid, &walk->batch, &read);
   move_on(&walk->batch, read);
   uint64_t of_chunk = read < walk->bytes ? read : walk->bytes;
@@ -189,7 +211,6 @@ kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chu
       if (!next_batch(&walk)) {
         return KVF_OK;
       }
-      copy->work->pieces = walk.cursor.segments;
       if (head != NULL) {
         batch_add(&walk.batch, head, table, sizeof(*head));
       }

@@ -301,6 +301,26 @@ TEST(reads_wait_for_the_device)
   }
 }
 
+/* Its lists are the caller's again, and the copy is done by what it was given. */
+TEST(reads_that_are_begun_need_no_batch)
+{
+  kvf_read_work work = {0};
+  kvf_memory_step step;
+  begin_batch(true);
+  batch.work = &work;
+  fake_cuda_stall_device(0, true);
+  assert_int_equal(cuda->begin(&batch, &step), KVF_OK);
+  memset(batch.to, 0xff, sizeof(batch.to));
+  memset(batch.from, 0xff, sizeof(batch.from));
+  batch.count = 0;
+  fake_cuda_stall_device(0, false);
+  assert_int_equal(cuda->finish(&step, &work), KVF_OK);
+  assert_int_equal(step.bytes, BYTES);
+  assert_int_equal(fake_cuda_count().works, 0);
+  assert_true(kind_is_written(target(true), BYTES, 1));
+  assert_true(work.device_copy_ns > 0);
+}
+
 TEST(reads_wait_although_no_event_is_recorded_at_once)
 {
   for (unsigned within = 0; within < 2; within++) {

@@ -253,6 +253,111 @@ SCENE_TEST(a_stop_is_seen_at_the_next_call)
   assert_int_equal(bytes, 0);
 }
 
+/* ---- a kind that can be begun: its copies are made when they are finished ---- */
+
+#define STEP_MEMORY 9u
+#define STEP_RUNS 100
+
+static struct {
+  unsigned begun;
+  unsigned finished;
+  unsigned fail_begin; /* the n-th; 0: none */
+  unsigned fail_finish;
+  unsigned stop_at; /* the n-th is begun */
+  uint64_t pieces;  /* that had been found when the step was begun */
+  size_t count;     /* of its own runs, since the batch is filled anew meanwhile */
+  struct iovec to[STEP_RUNS];
+  struct iovec from[STEP_RUNS];
+} steps;
+
+static kvf_status begin_step(const kvf_memory_batch *batch, kvf_memory_step *step)
+{
+  assert_int_equal(steps.begun, steps.finished);
+  assert_int_equal(batch->first, 0);
+  if (steps.begun + 1 == steps.fail_begin) {
+    return KVF_NO_MEMORY;
+  }
+  steps.begun++;
+  steps.pieces = scene.work.pieces;
+  steps.count = batch->count;
+  memcpy(steps.to, batch->to, batch->count * sizeof(batch->to[0]));
+  memcpy(steps.from, batch->from, batch->count * sizeof(batch->from[0]));
+  *step = (kvf_memory_step){.import = batch->import};
+  atomic_store(&fake.stop, steps.begun == steps.stop_at);
+  return KVF_OK;
+}
+
+/* The next has been filled by now, unless this is the last. */
+static kvf_status finish_step(kvf_memory_step *step, kvf_read_work *work)
+{
+  assert_ptr_equal(step->import, &scene.import);
+  assert_ptr_equal(work, &scene.work);
+  assert_int_equal(scene.work.pieces > steps.pieces, steps.begun < BLOCKS / STEP_RUNS);
+  steps.finished++;
+  for (size_t i = 0; i < steps.count; i++) {
+    memcpy(steps.to[i].iov_base, steps.from[i].iov_base, steps.to[i].iov_len);
+  }
+  return steps.finished == steps.fail_finish ? KVF_TRANSFER_FAILED : KVF_OK;
+}
+
+static const kvf_memory_ops step_ops = {.kind = (kvf_memory_kind)STEP_MEMORY,
+                                        .batch_runs_max = STEP_RUNS,
+                                        .batch_bytes_max = UINT64_C(1) << 30,
+                                        .begin = begin_step,
+                                        .finish = finish_step};
+
+const kvf_memory_ops *__real_kvf_memory_ops_of(uint32_t kind);
+const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind);
+
+const kvf_memory_ops *__wrap_kvf_memory_ops_of(uint32_t kind)
+{
+  return kind == STEP_MEMORY ? &step_ops : __real_kvf_memory_ops_of(kind);
+}
+
+static kvf_status copy_by_steps(uint64_t *bytes)
+{
+  fake_reset();
+  steps.begun = steps.finished = 0;
+  scene.work.pieces = 0;
+  scene.import.ops = &step_ops;
+  scene.local.memory = (kvf_memory_kind)STEP_MEMORY;
+  kvf_status status = kvf_local_copy_chunk(&scene.copy, &scene.chunk, 0, NULL, bytes);
+  assert_int_equal(steps.finished, steps.begun);
+  return status;
+}
+
+SCENE_TEST(the_next_step_is_filled_while_one_is_under_way)
+{
+  uint64_t bytes = 0;
+  memset(&steps, 0, sizeof(steps));
+  assert_int_equal(copy_by_steps(&bytes), KVF_OK);
+  assert_int_equal(steps.finished, BLOCKS / STEP_RUNS);
+  assert_int_equal(bytes, (uint64_t)BLOCKS * BLOCK_BYTES);
+  assert_all_copied();
+}
+
+SCENE_TEST(a_step_that_fails_is_the_last)
+{
+  uint64_t bytes = 0;
+  memset(&steps, 0, sizeof(steps));
+  steps.fail_begin = 3;
+  assert_int_equal(copy_by_steps(&bytes), KVF_NO_MEMORY);
+  assert_int_equal(bytes, (uint64_t)2 * STEP_RUNS * BLOCK_BYTES);
+  steps.fail_begin = 0;
+  steps.fail_finish = 3;
+  assert_int_equal(copy_by_steps(&bytes), KVF_TRANSFER_FAILED);
+  assert_int_equal(bytes, (uint64_t)2 * STEP_RUNS * BLOCK_BYTES);
+}
+
+SCENE_TEST(a_stop_is_seen_between_steps)
+{
+  uint64_t bytes = 0;
+  memset(&steps, 0, sizeof(steps));
+  steps.stop_at = 2;
+  assert_int_equal(copy_by_steps(&bytes), KVF_CANCELLED);
+  assert_int_equal(bytes, (uint64_t)2 * STEP_RUNS * BLOCK_BYTES);
+}
+
 SCENE_TEST(progress_is_told_once_per_interval)
 {
   uint64_t bytes = 0;
