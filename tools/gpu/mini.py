@@ -35,7 +35,7 @@ PARTIES = {"P": {"transports": "local,tcp", "checksum": "on"}, "D": {"transports
            "R": {"transports": "local", "checksum": "on"}, "T": {"transports": "tcp"}}
 """kvferry's options."""
 HANDS_OVER, TOO_EARLY = {"publish": "in order"}, {"publish": "too early"}
-START_LIMIT_S = 60.0
+START_LIMIT_S, PAUSE_S = 60.0, 0.001
 STREAMS = 4
 Tokens = list[int]
 Ticket = dict[str, Any]
@@ -180,9 +180,12 @@ class Minis(Parties):
         return figures | {"right": figures["right"] and set(figures["reasons"]) <= LEASE_REASONS}
 
     def stopped(self) -> Figures:
+        """Once it has published: over local nothing more of P's processor is needed."""
         prompts, tickets, answers = self.prompts[:self.size.few], [], []
         for prompt in prompts:
             tickets.append(self.hand_over(prompt))
+            while not self.call("P", "published"):
+                time.sleep(PAUSE_S)
             self["P"].stop()
             try:
                 answers.append(self.wait(self.begin_load("D", prompt, tickets[-1])))
