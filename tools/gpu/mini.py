@@ -35,7 +35,7 @@ PARTIES = {"P": {"transports": "local,tcp", "checksum": "on"}, "D": {"transports
            "R": {"transports": "local", "checksum": "on"}, "T": {"transports": "tcp"}}
 """kvferry's options."""
 HANDS_OVER, TOO_EARLY = {"publish": "in order"}, {"publish": "too early"}
-START_LIMIT_S = 60.0
+START_LIMIT_S, PAUSE_S = 60.0, 0.001
 STREAMS = 4
 Tokens = list[int]
 Ticket = dict[str, Any]
@@ -163,7 +163,7 @@ class Minis(Parties):
                 tickets.append(ticket_of(self.wait(future)))
                 asked.append(self.begin_load("D", prompt, tickets[-1]))
             answers = [self.wait(future) for future in asked]
-        seconds, copied_s, copied = time.monotonic() - begin, grown["device_copy_ns"] / 1e9, grown["loaded_bytes"]
+        seconds, copied_s, copied = time.monotonic() - begin, grown["device_copy_ns"] / 1e9, grown["bytes_loaded"]
         return self.judged("D", self.prompts, answers, tickets, len(self.prompts)) | {
             "prompts_per_s": round(len(self.prompts) / seconds, 1), "mib": copied >> 20,
             "copies_gb_per_s": round(copied / copied_s / 1e9, 2)}
@@ -180,9 +180,12 @@ class Minis(Parties):
         return figures | {"right": figures["right"] and set(figures["reasons"]) <= LEASE_REASONS}
 
     def stopped(self) -> Figures:
+        """Once it has published: over local nothing more of P's processor is needed."""
         prompts, tickets, answers = self.prompts[:self.size.few], [], []
         for prompt in prompts:
             tickets.append(self.hand_over(prompt))
+            while not self.call("P", "published"):
+                time.sleep(PAUSE_S)
             self["P"].stop()
             try:
                 answers.append(self.wait(self.begin_load("D", prompt, tickets[-1])))
@@ -195,8 +198,8 @@ class Minis(Parties):
         self.expected(prompts)
         with self.counted("R") as grown:
             figures = self.load_each("R", prompts)
-        compared = grown["verified_blocks"]
-        return figures | {"right": figures["right"] and compared == grown["loaded_blocks"] > 0, "compared_blocks": compared}
+        compared = grown["blocks_verified"]
+        return figures | {"right": figures["right"] and compared == grown["blocks_loaded"] > 0, "compared_blocks": compared}
 
     def tcp(self) -> Figures:
         return self.load_each("T", self.prompts[:self.size.few])

@@ -42,8 +42,9 @@ def import_all() -> list[str]:
 def elsewhere(site: Path, prefixes: list[str]) -> list[str]:
     """What has come from neither the set, nor Python, nor PyTorch's own: a machine with a GPU would not have it."""
     homes = [str(site), str(sizes.HERE.parent), *prefixes]
-    files = {module.__file__ for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
-    return sorted(f"{file} is of neither" for file in files if file and not any(str(file).startswith(home) for home in homes))
+    files = {str(getattr(module, "__file__", "")) for module in list(sys.modules.values())}
+    files = {file for file in files if file.startswith("/")}  # PyTorch makes modules that are no files
+    return sorted(f"{file} is of neither" for file in files if not any(file.startswith(home) for home in homes))
 
 
 def configure(runner: str) -> list[str]:
