@@ -180,6 +180,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     a = request("a", 20, params=PARAMS)
     side.arrive(a)
     side.admit(a, FakeBlocks([4]), side.offer(a, 0)[0])
+    side.admit(stranger := request("stranger", 20), FakeBlocks([5]), 16)
     orders = side.orders(step())
     assert len(orders.load) == 1 and orders.answer
     node.decide(node.next_id, _kvferry.ACTION_USE)
@@ -187,6 +188,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
                                finished_sending={"stranger"})
     side.update(output)
     assert output.finished_recving == {"a", "stranger"} and output.finished_sending == {"stranger"}
+    assert side.finish(stranger) == (False, None)
     output = KVConnectorOutput()
     side.update(output)
     assert output.finished_recving == set() and output.finished_sending is None

@@ -165,9 +165,8 @@ class Scheduler(Control):
         if not self.stopped:
             self._receive(output, self.settle())
 
-    @staticmethod
-    def _receive(output: KVConnectorOutput, keys: set[str]) -> None:
-        output.finished_recving = keys | (output.finished_recving or set())
+    def _receive(self, output: KVConnectorOutput, keys: set[str]) -> None:
+        output.finished_recving = self._consumer.told(keys | (output.finished_recving or set()))
 
     def take(self, news: Iterable[messages.News]) -> None:
         for one in news:
