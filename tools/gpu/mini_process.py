@@ -426,10 +426,6 @@ class MiniEngine:
             torch.cuda.synchronize()
         return True
 
-    def published(self) -> bool:
-        """All leases can be read: the device has computed their prompts, and the library has seen it."""
-        return self.numbers()["leases_live"] == len(self.leased)
-
     def end_leases(self) -> int:
         """All of them; what comes next takes the blocks at once."""
         return len(self.node.lease_end([lease for lease, _ in self.leased.values()]))
