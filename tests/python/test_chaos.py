@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 from chaos import mixes, plan, report  # noqa: E402
 from chaos.clients import Outcome, Request, judge, make_questions  # noqa: E402
 from chaos.cluster import Cluster  # noqa: E402
+from chaos.handed import Handed  # noqa: E402
 from chaos.injector import CALLS, FILE_BYTES, KINDS, VERSION  # noqa: E402
 from chaos.plan import Episode  # noqa: E402
 from chaos.report import Run, recovery_s  # noqa: E402
@@ -93,7 +94,7 @@ def test_everything_is_counted_once() -> None:
     run = a_run(REQUESTS)
     counts = run.counts()
     assert counts["requests"] == len(REQUESTS) == sum(counts[outcome.value] for outcome in Outcome)
-    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 0, 0, 1, 1, 1]
+    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 0, 0, 0, 1, 1, 1]
     assert run.said(Outcome.TYPED_ERROR) == {"peer_down": 2}
     assert run.said(Outcome.OTHER) == {"refused": 1}
     assert run.retried() == {"502 nobody there": 1}
@@ -192,6 +193,25 @@ def test_between_two_weights_an_answer_may_be_of_either(tmp_path: Path) -> None:
     assert cluster.versions_between(1.0, 9.0) == {old}
     assert cluster.versions_between(9.0, 13.0) == cluster.versions_between(11.0, 11.5) == {old, new}
     assert cluster.versions_between(12.5, 13.0) == {new}
+
+
+@pytest.mark.parametrize("status, outcome", [(503, Outcome.PAUSED), (500, Outcome.OTHER)])
+def test_a_refusal_is_good_only_while_the_engine_is_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int,
+                                                           outcome: Outcome) -> None:
+    cluster = Cluster(mixes.SOAK, "kvferry", 1, tmp_path, tmp_path)
+    question = make_questions(mixes.SOAK.models, 1)[0]
+    question.right.update(dict.fromkeys(mixes.SOAK.versions, EXPECTED))
+    client = Handed(cluster, [question])
+    seen: dict[str, Outcome] = {}
+
+    def judged(engine: str) -> Outcome:
+        return client._judged(cluster.now_s(), engine, answer(status, {"error": {"message": "paused"}}), question, "").outcome
+
+    for name, engine in cluster.by_name.items():
+        monkeypatch.setattr(engine, "update_weights", lambda folder, limit_s, name=name: seen.update({name: judged(name)}))
+    cluster.update_weights()
+    assert seen == dict.fromkeys(cluster.by_name, outcome)
+    assert {judged(name) for name in cluster.by_name} == {Outcome.OTHER}
 
 
 def test_the_control_file_is_the_injectors() -> None:
