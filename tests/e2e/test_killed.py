@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pd import faults, trial
 from pd.client import Reply, Ticket
 from pd.faults import Fault
@@ -47,6 +48,7 @@ def test_loads_from_the_next_life(rig: Rig) -> None:
     rig.warm_up()
 
 
+@pytest.mark.deep
 def test_started_anew_over_tcp(tcp_rig: Rig) -> None:
     tcp_rig.warm_up()
     expect.recomputed(trial.run(tcp_rig, faults.RESTARTED), *GONE_REASONS)

@@ -171,6 +171,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(scheduler, "open_node", lambda *arguments: node)
     monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
+    side.unload_waiting()  # a reset may come before the first request
     join(side, vllm_scheduler(), [])
     assert side.orders(step()) == Orders()
     side.arrive(request("images", 20, params=PARAMS, prompt_embeds="some"))

@@ -115,7 +115,7 @@ test_all() {
   test_c
   wait "$beside" || { tail -n 20 "$CACHE/logs/setup-all.log" >&2; die "the set-up failed"; }
   setup_all
-  pytest_step "Python tests" python tests/python tests/trtllm_engine -m "not deep"
+  pytest_step "Python tests" python tests/python tests/trtllm_engine -m "not deep" -n 2 --dist loadfile
   pytest_step "the installed library" package tests/package -m "not deep"
   pytest_step "hosts on networks that fail" hosts tests/hosts -m "not deep"
   pytest_step "end to end, real engines" e2e tests/e2e -m "not deep" "${ELSEWHERE[@]}"

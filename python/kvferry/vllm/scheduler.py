@@ -214,7 +214,8 @@ class Scheduler(Control):
 
     def unload_waiting(self) -> None:
         """Prompts that are loaded and wait for a place are computed here."""
-        self._consumer.unload_waiting()
+        if self.joined:  # before its first request, an engine without a process of its own has not joined
+            self._consumer.unload_waiting()
 
     def pause(self, paused: bool) -> None:
         """No new leases until pause(False)."""

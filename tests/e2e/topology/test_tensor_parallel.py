@@ -15,11 +15,13 @@ from pd.rig import Rig
 import expect
 from shapes import engine
 
+pytestmark = pytest.mark.deep
+
 LEASE_S = 10.0
 """Five processes of two engines share two cores with a third engine's: they have kept a renewal waiting for five seconds."""
 
 EACH_WAY = [("one", "two"), ("two", "one")]
-OVER_TCP = [pytest.param("two", "two-tcp", marks=pytest.mark.deep), pytest.param("one", "two-tcp", marks=pytest.mark.deep)]
+OVER_TCP = [("two", "two-tcp"), ("one", "two-tcp")]
 SECOND_RANK = "Worker_TP1"
 
 
@@ -61,7 +63,6 @@ def test_recomputes(rig_of: Callable[[str, str], Rig], prefill: str, decode: str
     expect.recomputed(trial.run(rig, faults.STALE), "lease_expired", "lease_unknown")
 
 
-@pytest.mark.deep
 def test_one_rank_fails_and_its_sibling_does_not(rig_of: Callable[[str, str], Rig]) -> None:
     rig = rig_of("two", "two-tcp")
     rig.warm_up()

@@ -303,12 +303,14 @@ SET_TEST(a_load_that_cannot_start_is_recomputed)
 TEST(a_load_beyond_loads_max_is_recomputed)
 {
   const pair_option options[] = {{"loads_max", "1"}, {NULL, NULL}};
+  pair_ticket other;
   uint64_t id = 0;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, COUNT, 1, false, &ticket); /* so the first load goes on */
+  pair_offer(&p.producer, 2 * COUNT, COUNT, 2, false, &other);
   const uint64_t first = pair_begin(&p.consumer, &ticket, 0);
-  assert_int_equal(pair_request(&p.consumer, &ticket, &ticket.prompt, &id), KVF_OK);
-  assert_int_equal(pair_load(&p.consumer, &ticket, id, COUNT), KVF_NO_RESOURCE);
+  assert_int_equal(pair_request(&p.consumer, &other, &other.prompt, &id), KVF_OK);
+  assert_int_equal(pair_load(&p.consumer, &other, id, COUNT), KVF_NO_RESOURCE);
   assert_recomputed_at_once(id);
   pair_result result;
   pair_publish(&p.producer, &ticket);
