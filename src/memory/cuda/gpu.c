@@ -30,17 +30,17 @@ static void lose(kvf_cuda_gpu *gpu)
 /* That error alone, for ERROR_NS: so answers a card that has fallen off the bus. */
 static bool is_gone(kvf_cuda_gpu *gpu, kvf_cu_result result)
 {
-  uint_fast64_t since_ns = atomic_load_explicit(&gpu->unknown_since_ns, memory_order_relaxed);
   if (result != KVF_CUDA_ERROR_UNKNOWN) {
-    if (since_ns != 0) {
+    if (atomic_load_explicit(&gpu->unknown_since_ns, memory_order_relaxed) != 0) {
       atomic_store_explicit(&gpu->unknown_since_ns, 0, memory_order_relaxed);
     }
     return false;
   }
   const uint64_t now_ns = kvf_cuda_now_ns();
-  return !atomic_compare_exchange_strong_explicit(&gpu->unknown_since_ns, &(uint_fast64_t){0}, now_ns,
-                                                  memory_order_relaxed, memory_order_relaxed) &&
-         now_ns - since_ns >= ERROR_NS;
+  uint_fast64_t since_ns = 0; /* becomes the time of whoever was first */
+  return !atomic_compare_exchange_strong_explicit(&gpu->unknown_since_ns, &since_ns, now_ns, memory_order_relaxed,
+                                                  memory_order_relaxed) &&
+         now_ns >= kvf_time_add(since_ns, ERROR_NS);
 }
 
 /* Then nothing on it goes on any more. */
