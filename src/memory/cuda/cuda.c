@@ -322,10 +322,25 @@ static kvf_status check_point(const kvf_ordering_point *point)
   return status;
 }
 
+static kvf_status mark_stream(kvf_cuda_gpu *gpu, kvf_cu_stream stream, void **out)
+{
+  kvf_cuda_mark *mark;
+  kvf_status status = kvf_cuda_mark_take(gpu, &mark);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, stream));
+  if (status != KVF_OK) {
+    kvf_cuda_mark_give(mark);
+    return status;
+  }
+  *out = mark;
+  return KVF_OK;
+}
+
 static kvf_status mark_point(const kvf_ordering_point *point, void **out)
 {
   kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
-  kvf_cuda_mark *mark;
   kvf_cuda_stay stay;
   if (gpu == NULL) {
     return KVF_INVALID;
@@ -335,16 +350,9 @@ static kvf_status mark_point(const kvf_ordering_point *point, void **out)
   }
   kvf_status status = check_stream(gpu, point->handle);
   if (status == KVF_OK) {
-    status = kvf_cuda_mark_take(gpu, &mark);
-  }
-  if (status == KVF_OK) {
-    status = kvf_cuda_gpu_status(gpu, gpu->cuda->api.event_record(mark->event, point->handle));
-    if (status != KVF_OK) {
-      kvf_cuda_mark_give(mark);
-    }
+    status = mark_stream(gpu, point->handle, out);
   }
   kvf_cuda_leave(&stay);
-  *out = mark;
   return status;
 }
 
