@@ -44,7 +44,7 @@ STATE_EDGES = (64, 128)
 """A block has as many bytes as a state."""
 MLA = {"q_lora_rank": None, "qk_rope_head_dim": 64, "head_dim": 64}
 ON_ANY_CPU = ("--attention-backend", "CPU_MLA")
-"""On a CPU with AMX vLLM takes another one for MLA, which stops at weights of float32."""
+"""On a CPU with AMX, vLLM chooses the backend AMX_MLA, which refuses weights of float32."""
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
 
 
