@@ -339,7 +339,7 @@ def test_all_leases_end_before_vllm_goes_on(engine: Callable[..., ModelEngine], 
 def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch, hook: Any, after: bool,
                                ranks: int, asynchronous: bool, tracebacks: list[str], numbers: dict[str, Any]) -> None:
     """In whatever state: not admitted yet, under way, over, left by its client."""
-    p = engine("p", asynchronous, ranks=ranks, lease_ttl_ms=4000)  # an end of what is not published is told again in a third
+    p = engine("p", asynchronous, ranks=ranks, lease_ttl_ms=4000)  # D repeats the end of an unpublished lease after a third
     d = engine("d", asynchronous, ranks=ranks)
     prompts = {name: [number, *PROMPT[1:]] for number, name in enumerate(["before", "under way", "left", "new"], 20)}
     carry(p, d, "before", prompts.pop("before"))

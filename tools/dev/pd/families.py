@@ -43,6 +43,8 @@ MLA_EDGES = (16, 32, 64)
 STATE_EDGES = (64, 128)
 """A block has as many bytes as a state."""
 MLA = {"q_lora_rank": None, "qk_rope_head_dim": 64, "head_dim": 64}
+ON_ANY_CPU = ("--attention-backend", "CPU_MLA")
+"""On a CPU with AMX, vLLM chooses the backend AMX_MLA, which refuses weights of float32."""
 MAMBA2 = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2}
 
 
@@ -115,10 +117,11 @@ BY_NAME = {family.name: family for family in (
         "num_hidden_layers": 4, "sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2}),
     Family("deepseek", "DeepseekV2", MLA | {
         "num_hidden_layers": 4, "first_k_dense_replace": 4, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128},
-        edges=MLA_EDGES, identical=False, replicated=True),
+        ON_ANY_CPU, edges=MLA_EDGES, identical=False, replicated=True),
     Family("deepseek-mtp", "DeepseekV3", MLA | {
         "num_hidden_layers": 5, "first_k_dense_replace": 5, "num_mtp_layers": 0, "n_routed_experts": 4,
-        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, draft=("mtp", first_layer_as_mtp), edges=MLA_EDGES, identical=False, replicated=True),
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}, ON_ANY_CPU, draft=("mtp", first_layer_as_mtp), edges=MLA_EDGES,
+        identical=False, replicated=True),
     Family("qwen3-next", "Qwen3Next", {
         "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "layer_types": [LINEAR, FULL] * 2,
         "intermediate_size": 64,
