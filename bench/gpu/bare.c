@@ -44,9 +44,9 @@ void bench_wait(bench_pair *pair)
   bench_cuda(pair->driver, result, "cuEventQuery");
 }
 
-static void post_batch(bench_pair *pair, size_t first, size_t count, unsigned flags)
+static void post_batch(bench_pair *pair, size_t first, size_t count)
 {
-  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, .flags = flags};
+  kvf_cu_memcpy_attributes attributes = {.src_access_order = KVF_CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
   size_t from_first = 0;
   size_t failed = 0;
   bench_cuda(pair->driver,
@@ -58,7 +58,7 @@ static void post_batch(bench_pair *pair, size_t first, size_t count, unsigned fl
 void bench_batch(bench_pair *pair, const bench_call *call)
 {
   const uint64_t begin_ns = bench_now_ns();
-  post_batch(pair, 0, call->pieces, call->batch_flags);
+  post_batch(pair, 0, call->pieces);
   pair->posting_ns = bench_now_ns() - begin_ns;
   bench_wait(pair);
 }
@@ -68,7 +68,7 @@ void bench_batches(bench_pair *pair, const bench_call *call)
   const uint64_t begin_ns = bench_now_ns();
   for (size_t first = 0; first < call->pieces; first += BENCH_BATCH_PIECES) {
     const size_t left = call->pieces - first;
-    post_batch(pair, first, left < BENCH_BATCH_PIECES ? left : BENCH_BATCH_PIECES, call->batch_flags);
+    post_batch(pair, first, left < BENCH_BATCH_PIECES ? left : BENCH_BATCH_PIECES);
   }
   pair->posting_ns = bench_now_ns() - begin_ns;
   bench_wait(pair);

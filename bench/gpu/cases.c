@@ -20,6 +20,7 @@
 #define BESIDE(is_quick, run, ...) {"beside", "local", false, false, false, is_quick, __VA_ARGS__, run}
 
 const bench_case bench_cases[] = {
+    {"gather", "local", false, false, false, true, LLAMA(""), bench_run_matrix},
     MATRIX(true, "5120x64KiB", 5120, 64 * KIB),
     MATRIX(true, "16384x16KiB", 16384, 16 * KIB),
     MATRIX(false, "1280x256KiB", 1280, 256 * KIB),

@@ -1,5 +1,5 @@
-/* The library's gather kernel on the same pieces: what a launch takes without the rest, with more or fewer threads, and
- * of pieces that are cut before. */
+/* The library's gather kernel on the same pieces, cut as the library cuts them: what a launch takes without the rest, by
+ * more or fewer blocks. */
 #include "gpu_bench.h"
 
 static void *pinned(const bench_pair *pair, size_t bytes)
@@ -10,8 +10,9 @@ static void *pinned(const bench_pair *pair, size_t bytes)
   return made;
 }
 
-static bench_list list_of(const bench_pair *pair, size_t bytes_max)
+static bench_list list_of(const bench_pair *pair)
 {
+  const size_t bytes_max = KVF_CUDA_ENTRY_BYTES;
   bench_list list = {0};
   size_t count = 0;
   for (size_t i = 0; i < pair->listed; i++) {
@@ -37,8 +38,7 @@ void bench_load_gather(bench_pair *pair)
     pair->gather = NULL;
     return;
   }
-  pair->whole = list_of(pair, SIZE_MAX / 2);
-  pair->cut = list_of(pair, BENCH_CUT_BYTES);
+  pair->entries = list_of(pair);
 }
 
 /* As many as the library gives one launch. */
@@ -65,14 +65,13 @@ static void launch(const bench_pair *pair, const bench_call *call, const kvf_cud
              "cuLaunchKernel");
 }
 
-/* A call that is not of all pieces is of whole ones. */
+/* Of all that are listed. */
 void bench_gather(bench_pair *pair, const bench_call *call)
 {
-  const bench_list *list = call->is_cut ? &pair->cut : &pair->whole;
-  const size_t end = call->is_cut ? list->count : (size_t)call->pieces;
+  const bench_list *list = &pair->entries;
   const uint64_t begin_ns = bench_now_ns();
-  for (size_t first = 0; first < end;) {
-    const size_t count = step_of(list, first, end);
+  for (size_t first = 0; first < list->count;) {
+    const size_t count = step_of(list, first, list->count);
     launch(pair, call, &list->entries[first], count);
     first += count;
   }

@@ -18,7 +18,6 @@
 #define BENCH_LOOP_PIECES 65536
 #define BENCH_PIECES_MAX 262144
 #define BENCH_STEP_BYTES ((uint64_t)32 << 20) /* of a launch, as the library makes them */
-#define BENCH_CUT_BYTES ((size_t)16 << 10)
 #define BENCH_OPTIONS_MAX 8
 
 /* `layers` times `parts` regions, of each the same blocks. */
@@ -81,10 +80,8 @@ typedef struct bench_offer {
 /* Of copies without kvferry. */
 typedef struct bench_call {
   uint64_t pieces;
-  unsigned batch_flags; /* of batches */
   unsigned blocks;      /* of launches */
   unsigned threads;
-  bool is_cut; /* into entries of BENCH_CUT_BYTES at most */
 } bench_call;
 
 /* Entries for the gather kernel, in pinned memory. */
@@ -123,8 +120,7 @@ struct bench_pair {
   size_t *bytes;
   size_t listed;
   kvf_cu_function gather; /* the library's; NULL: the driver does not take it */
-  bench_list whole;
-  bench_list cut;
+  bench_list entries;  /* for it */
   bench_clocks idle;
   bench_clocks warm;
   uint64_t posting_ns; /* that the calls of the last bare copies took */

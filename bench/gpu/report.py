@@ -32,11 +32,11 @@ ONE_GOALS = ((262144, 0.85), (65536, 0.75), (16384, 0.65))
 GOAL_BYTES = 64 << 20
 """Of a load: smaller ones are a matter of latency."""
 LAUNCH_GOAL, HOST_GOAL = 0.95, 0.9
-ALWAYS = f"device_gather_bytes={64 << 20}"
-SWITCHES = (("device_gather_bytes=1",), *((ALWAYS, f"device_gather_blocks={blocks}") for blocks in (32, 64, 128)),
-            (ALWAYS, "device_gather_blocks=64", "device_gather_threads=256"))  # fmt: skip
-"""Options of kvferry's with which it is measured once more: the gather kernel never, or always and by so many blocks and threads."""
-SWITCHED = ("gather/16384x16KiB", "gather/5120x64KiB", "gather/1280x256KiB")
+MORE_THREADS, LESS_A_CHUNK, MORE_BLOCKS = "copy_threads=4", f"device_chunk_bytes={8 << 20}", "device_gather_blocks=64"
+SWITCHES = (("device_gather_bytes=1",), (MORE_BLOCKS,), ("device_gather_blocks=128",), (MORE_THREADS,), (LESS_A_CHUNK,),
+            (f"device_chunk_bytes={64 << 20}",), (MORE_THREADS, MORE_BLOCKS), (MORE_THREADS, MORE_BLOCKS, LESS_A_CHUNK))  # fmt: skip
+"""Options of kvferry's with which it is measured once more."""
+SWITCHED = ("gather/Llama-3-70B:80x64x64KiB", "gather/16384x16KiB")
 SWITCH_S = 3
 SWITCHES_S = SWITCH_S * len(SWITCHES) * len(SWITCHED)
 

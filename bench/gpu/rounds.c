@@ -86,14 +86,13 @@ static bool has_batches(const field *f)
   return has;
 }
 
-static void add_gather(field *f, unsigned blocks, unsigned threads, bool is_cut, const char *impl)
+static void add_gather(field *f, unsigned blocks, unsigned threads, const char *impl)
 {
   char name[64];
-  (void)snprintf(name, sizeof(name), "%s-%ux%u", is_cut ? "cut" : "gather", blocks, threads);
+  (void)snprintf(name, sizeof(name), "gather-%ux%u", blocks, threads);
   way *added = add_bare(f, impl != NULL ? impl : name, bench_gather, BENCH_PIECES_MAX, true);
   added->call.blocks = blocks;
   added->call.threads = threads;
-  added->call.is_cut = is_cut;
 }
 
 static bool takes_gather(field *f)
@@ -114,7 +113,7 @@ static void add_within_device(field *f)
     (void)add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX, true);
   }
   if (takes_gather(f)) {
-    add_gather(f, KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS, false, "gather");
+    add_gather(f, KVF_CUDA_KERNEL_BLOCKS_MAX, KVF_CUDA_KERNEL_THREADS, "gather");
   }
   (void)add_bare(f, "loop", bench_loop, BENCH_LOOP_PIECES, true);
   (void)add(f, "one", bench_one, false);
@@ -165,7 +164,6 @@ static void add_all(field *f)
 static void add_matrix(field *f)
 {
   static const unsigned blocks[] = {16, 32, 64, 128};
-  static const unsigned few_threads = KVF_CUDA_KERNEL_THREADS / 2;
   add_kvferry(f);
   if (f->pair->settings->options_count > 0) { /* the others do not depend on them */
     return;
@@ -175,17 +173,10 @@ static void add_matrix(field *f)
   (void)add(f, "one", bench_one, false);
   if (has_batches(f)) {
     (void)add_bare(f, "batch-2048", bench_batches, BENCH_PIECES_MAX, true);
-    add_bare(f, "batch-2048+overlap", bench_batches, BENCH_PIECES_MAX, true)->call.batch_flags = 1;
   }
   const bool takes = takes_gather(f);
   for (size_t i = 0; takes && i < sizeof(blocks) / sizeof(blocks[0]); i++) {
-    add_gather(f, blocks[i], KVF_CUDA_KERNEL_THREADS, false, NULL);
-    if (blocks[i] >= 32) {
-      add_gather(f, blocks[i], few_threads, false, NULL);
-    }
-    if (blocks[i] >= 32 && f->pair->bytes[0] > BENCH_CUT_BYTES) {
-      add_gather(f, blocks[i], KVF_CUDA_KERNEL_THREADS, true, NULL);
-    }
+    add_gather(f, blocks[i], KVF_CUDA_KERNEL_THREADS, NULL);
   }
 }
 

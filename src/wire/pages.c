@@ -736,6 +736,43 @@ kvf_segment_cursor kvf_segments_begin(const kvf_chunk *chunk)
   return (kvf_segment_cursor){.chunk = chunk};
 }
 
+/* Whether an item of the group is a whole block of each side, and both have all its tokens. */
+static bool is_whole(const kvf_chunk *chunk, uint32_t group)
+{
+  const kvf_plan *plan = chunk->plan;
+  const kvf_plan_group *of = &plan->groups[group];
+  const uint64_t tokens = item_tokens(chunk, group);
+  return !is_dealt(&plan->deal) && !is_dealt(&chunk->want->deal) &&
+         (!of->has_tokens || (tokens == of->remote_tokens && (plan->is_own || tokens == of->local_tokens)));
+}
+
+/* The next of the item in the cursor's pair. False: there is none. Working out each anew would take longer than all
+ * else that a short piece costs. */
+static bool next_box(kvf_segment_cursor *cursor, const kvf_transfer_item *item)
+{
+  const kvf_chunk *chunk = cursor->chunk;
+  const kvf_pair *pair = &chunk->plan->pairs[cursor->pair];
+  const uint64_t local = item->local_block * pair->local.stride_bytes;
+  const uint64_t remote = item->remote_block * pair->remote.stride_bytes;
+  token_run run;
+  if (cursor->alike == cursor->pair + 1) {
+    cursor->box.local_offset = cursor->first_local + local;
+    cursor->box.remote_offset = cursor->first_remote + remote;
+    return cursor->token++ == 0;
+  }
+  cursor->alike = 0;
+  if (!kvf_chunk_has(chunk, pair) || !next_run(chunk, item, &cursor->token, &run)) {
+    return false;
+  }
+  cursor->box = box_of(chunk, pair, item, &run);
+  if (is_whole(chunk, item->group)) {
+    cursor->alike = cursor->pair + 1;
+    cursor->first_local = cursor->box.local_offset - local;
+    cursor->first_remote = cursor->box.remote_offset - remote;
+  }
+  return true;
+}
+
 /* Moves to the next box, unless there is something left of this one. False at the end. */
 static bool settle(kvf_segment_cursor *cursor)
 {
@@ -758,14 +795,11 @@ static bool settle(kvf_segment_cursor *cursor)
       cursor->item++;
       continue;
     }
-    const kvf_pair *pair = &plan->pairs[cursor->pair];
-    token_run run;
-    if (!kvf_chunk_has(chunk, pair) || !next_run(chunk, item, &cursor->token, &run)) {
+    if (!next_box(cursor, item)) {
       cursor->token = 0;
       cursor->pair++;
       continue;
     }
-    cursor->box = box_of(chunk, pair, item, &run);
     cursor->piece = 0;
   }
   return true;

@@ -203,6 +203,9 @@ typedef struct kvf_segment_cursor {
   uint32_t piece; /* of the box */
   uint64_t token; /* of the item: where the next box is looked for */
   kvf_box box;
+  uint32_t alike;       /* 1 and the pair whose blocks all have a box like this one, but for its place; 0: none */
+  uint64_t first_local; /* of such boxes: the place in a block 0 */
+  uint64_t first_remote;
   uint64_t taken_bytes; /* of the piece */
   uint64_t segments;    /* so far; one that is split by bytes_max counts once */
 } kvf_segment_cursor;

@@ -203,6 +203,11 @@ def test_counters_and_gauges(prom: Prom) -> None:
     assert prom.value("loads_total", engine="1") == 0
 
 
+def test_counted_time_is_in_seconds(prom: Prom) -> None:
+    prom.metrics.observe(data(counters={"device_copy_ns": {"": 2_500_000_000}}), 0)
+    assert prom.value("device_copy_seconds_total") == pytest.approx(2.5)
+
+
 def test_distributions_keep_buckets_and_sums(prom: Prom) -> None:
     prom.metrics.observe(data(histograms={"load_ns": {"1": [2, 4_600_000], "14": [1, 40_000_000_000]}}), 0)
     assert prom.value("load_seconds_bucket", le="0.001") == 0

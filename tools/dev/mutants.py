@@ -2,7 +2,7 @@
 
 The head of a patch says which promise the bug breaks, what it is, and by what it must be caught: `sim` (the simulator,
 from several starts), `litmus MODE`, `trtllm` or `vllm` and which of that adapter's tests, or the unit tests of `find`, `offers`,
-`pages`, `registration`, `ucx_device`, `cuda_liar`, `cuda_points` or `device…` (two nodes on the fake driver of a GPU;
+`pages`, `registration`, `ucx_device`, `cuda_liar`, `cuda_points`, `cuda_read` or `device…` (two nodes on the fake driver of a GPU;
 `device WHICH`: the cases with this in their name, `apart` if P has a process of its own), in tests/mutants/test_mutants.py;
 `engine` and `hosts` are for tests/e2e and tests/hosts, which take
 packages: this program builds one for each of these.

@@ -239,7 +239,7 @@ class Prometheus:
                 metric, prom = self._counters[name]
                 for reason, increase in reasons.items():
                     label = [REASON_OF.get(name, reason)] if metric.labels else []
-                    prom.labels(*engine, *label).inc(increase)
+                    prom.labels(*engine, *label).inc(increase / divisor_of(name))
         for name, nodes in data["gauges"].items():
             if name in self._gauges:
                 for node, value in nodes.items():

@@ -1,5 +1,6 @@
 #include "memory/cuda/copy.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* What one call of the driver's takes. */
@@ -62,73 +63,110 @@ static kvf_status post_and_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsign
   return posted != KVF_OK ? posted : recorded;
 }
 
-/* Its list lies in the lane's pinned memory until the kernel has ended. */
-static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, const pieces *all)
+#define ENTRIES_MAX (KVF_CUDA_HALF_BYTES / sizeof(kvf_cuda_piece))
+
+/* Cut into entries, of which the last of a piece has what is left where the list would be too long. */
+static size_t list_entries(kvf_cuda_piece *list, const pieces *all)
 {
-  kvf_cuda_shape shape = kvf_cuda_usual_shape;
-  kvf_cuda_piece *list = (void *)lane->pinned.bytes;
-  uint64_t at = (uintptr_t)list;
-  uint64_t count = all->count;
-  void *arguments[] = {&at, &count};
+  size_t count = 0;
   for (size_t i = 0; i < all->count; i++) {
-    list[i] = (kvf_cuda_piece){all->to[i], all->from[i], all->bytes[i]};
+    kvf_cuda_piece left = {all->to[i], all->from[i], all->bytes[i]};
+    const size_t rest = all->count - i; /* of the pieces, which have an entry each at least */
+    for (; left.bytes > KVF_CUDA_ENTRY_BYTES && count + rest < ENTRIES_MAX; count++) {
+      list[count] = (kvf_cuda_piece){left.to, left.from, KVF_CUDA_ENTRY_BYTES};
+      left.to += KVF_CUDA_ENTRY_BYTES;
+      left.from += KVF_CUDA_ENTRY_BYTES;
+      left.bytes -= KVF_CUDA_ENTRY_BYTES;
+    }
+    list[count++] = left;
   }
-  shape.blocks = gather.blocks != 0 ? gather.blocks : shape.blocks;
-  shape.threads = gather.threads >= KVF_CUDA_WARP ? gather.threads / KVF_CUDA_WARP * KVF_CUDA_WARP : shape.threads;
-  return kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.gather, shape, all->count, arguments);
+  return count;
 }
 
-_Static_assert(KVF_CUDA_PIECES_MAX * sizeof(kvf_cuda_piece) <= KVF_CUDA_HALF_BYTES, "a list fits a half");
+/* Its list lies in the half until the kernel has ended. */
+static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half, kvf_memory_gather gather,
+                                 const pieces *all)
+{
+  kvf_cuda_shape shape = kvf_cuda_usual_shape;
+  kvf_cuda_piece *list = (void *)(lane->pinned.bytes + half * KVF_CUDA_HALF_BYTES);
+  uint64_t at = (uintptr_t)list;
+  uint64_t count = list_entries(list, all);
+  void *arguments[] = {&at, &count};
+  shape.blocks = gather.blocks != 0 ? gather.blocks : shape.blocks;
+  shape.threads = gather.threads >= KVF_CUDA_WARP ? gather.threads / KVF_CUDA_WARP * KVF_CUDA_WARP : shape.threads;
+  return kvf_cuda_launch(gpu->cuda, lane->stream, gpu->kernels.gather, shape, count, arguments);
+}
+
+_Static_assert(KVF_CUDA_PIECES_MAX <= ENTRIES_MAX, "a list fits a half");
 
 /* With its event behind whatever was posted, also where not all of it could be: then it is waited for. */
-static kvf_status post_within(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_memory_gather gather, pieces *all,
-                              uint64_t bytes, uint64_t *posting_ns)
+static kvf_status post_within(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half, kvf_memory_gather gather,
+                              pieces *all, uint64_t bytes, uint64_t *posting_ns)
 {
   const uint64_t since_ns = kvf_cuda_now_ns();
   const bool is_small = gpu->kernels.gather != NULL && all->count > 1 && bytes / all->count < gather.bytes;
   kvf_status posted =
-      kvf_cuda_gpu_status(gpu, is_small ? post_gather(gpu, lane, gather, all) : post(gpu, lane->stream, all));
+      kvf_cuda_gpu_status(gpu, is_small ? post_gather(gpu, lane, half, gather, all) : post(gpu, lane->stream, all));
   *posting_ns = kvf_cuda_now_ns() - since_ns;
-  kvf_status recorded = kvf_cuda_lane_record(gpu, lane, 0);
+  kvf_status recorded = kvf_cuda_lane_record(gpu, lane, half);
   if (posted != KVF_OK && recorded == KVF_OK) {
-    recorded = kvf_cuda_lane_wait(gpu, lane, 0);
+    recorded = kvf_cuda_lane_wait(gpu, lane, half);
   }
   return posted != KVF_OK ? posted : recorded;
+}
+
+/* For a first copy, which makes the device's context the thread's. */
+static kvf_status take_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane **out)
+{
+  kvf_cuda_stay stay;
+  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
+    return KVF_TRANSFER_FAILED;
+  }
+  *out = kvf_cuda_lane_take(gpu);
+  if (*out == NULL) {
+    kvf_cuda_leave(&stay);
+    return KVF_NO_MEMORY;
+  }
+  (*out)->stay = stay;
+  return KVF_OK;
+}
+
+static void give_lane(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
+{
+  const kvf_cuda_stay stay = lane->stay;
+  kvf_cuda_lane_give(gpu, lane);
+  kvf_cuda_leave(&stay);
 }
 
 kvf_status kvf_cuda_begin_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
                                  const struct iovec *from, size_t count, kvf_cuda_lane **out, uint64_t *posting_ns)
 {
   pieces all;
-  kvf_cuda_stay stay;
-  kvf_status status = KVF_NO_MEMORY;
+  kvf_cuda_lane *lane = *out;
   const uint64_t bytes = list_runs(&all, to, from, count);
   *posting_ns = 0;
-  if (!kvf_cuda_gpu_enter(gpu, &stay)) {
-    return KVF_TRANSFER_FAILED;
+  kvf_status status = lane == NULL ? take_lane(gpu, &lane) : KVF_OK;
+  if (status != KVF_OK) {
+    return status;
   }
-  kvf_cuda_lane *lane = kvf_cuda_lane_take(gpu);
-  if (lane != NULL) {
-    status = post_within(gpu, lane, gather, &all, bytes, posting_ns);
-    lane->stay = stay;
-  }
+  assert(lane->under_way == (*out == NULL ? 0 : 1));
+  status = post_within(gpu, lane, (lane->oldest + lane->under_way) % 2, gather, &all, bytes, posting_ns);
   if (status == KVF_OK) {
+    lane->under_way++;
     *out = lane;
-    return KVF_OK;
+  } else if (lane->under_way == 0) {
+    give_lane(gpu, lane);
   }
-  if (lane != NULL) {
-    kvf_cuda_lane_give(gpu, lane);
-  }
-  kvf_cuda_leave(&stay);
   return status;
 }
 
 kvf_status kvf_cuda_finish(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane)
 {
-  const kvf_cuda_stay stay = lane->stay;
-  kvf_status status = kvf_cuda_lane_wait(gpu, lane, 0);
-  kvf_cuda_lane_give(gpu, lane);
-  kvf_cuda_leave(&stay);
+  kvf_status status = kvf_cuda_lane_wait(gpu, lane, lane->oldest);
+  lane->oldest ^= 1;
+  if (--lane->under_way == 0) {
+    give_lane(gpu, lane);
+  }
   return status;
 }
 

@@ -1,4 +1,5 @@
 /* Memory of NVIDIA GPUs. Whatever is copied is waited for, so that for whoever calls it is as with the host's. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,18 +235,19 @@ static uint64_t bytes_of(const struct iovec *runs, size_t count)
   return bytes;
 }
 
-static kvf_status begin_batch(const kvf_memory_batch *batch, kvf_memory_step *step)
+static kvf_status begin_batch(const kvf_memory_batch *batch, const kvf_memory_step *before, kvf_memory_step *step)
 {
   const struct iovec *to = &batch->to[batch->first];
   const struct iovec *from = &batch->from[batch->first];
   const size_t count = batch->count - batch->first;
   uint64_t posting_ns = 0;
   kvf_cuda_gpu *gpu;
-  kvf_cuda_lane *lane = NULL;
+  kvf_cuda_lane *lane = before == NULL ? NULL : before->state;
   *step = (kvf_memory_step){.import = batch->import, .bytes = bytes_of(to, count), .since_ns = kvf_cuda_now_ns()};
   if (!kvf_cuda_import_enter(batch->import, &gpu)) {
     return KVF_TRANSFER_FAILED;
   }
+  assert(before == NULL || kvf_cuda_import_gpu(before->import) == gpu);
   kvf_status status = kvf_cuda_begin_within(gpu, gather_of(batch), to, from, count, &lane, &posting_ns);
   if (status != KVF_OK) {
     kvf_cuda_import_leave(batch->import);
@@ -287,7 +289,7 @@ static kvf_status read_batch(pid_t pid, const kvf_memory_batch *batch, uint64_t 
   if (batch->into != &kvf_memory_cuda) {
     return read_into_host(batch, bytes);
   }
-  kvf_status status = begin_batch(batch, &step);
+  kvf_status status = begin_batch(batch, NULL, &step);
   if (status == KVF_OK) {
     status = finish_batch(&step, batch->work);
     *bytes = status == KVF_OK ? step.bytes : 0;

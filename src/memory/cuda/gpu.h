@@ -23,7 +23,9 @@ typedef struct kvf_cuda_lane {
   kvf_cu_stream stream;
   kvf_cu_event events[2];
   kvf_cuda_pinned pinned; /* 2 * KVF_CUDA_HALF_BYTES, which kernels read and write, too */
-  kvf_cuda_stay stay;     /* of the thread that has begun a copy by it, until it finishes that */
+  kvf_cuda_stay stay;     /* of the thread that has begun copies by it, until it finishes the last */
+  unsigned oldest;        /* of the copies under way: its half */
+  unsigned under_way;     /* one a half at most */
 } kvf_cuda_lane;
 
 /* An ordering point: an event. */

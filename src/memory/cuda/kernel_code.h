@@ -384,7 +384,7 @@ KERNEL kvf_checksums(const kvf_cuda_run *runs, uint64_t count, uint64_t *out)
 
 /* ---- copies ---- */
 
-/* A lane reads four before it writes the first, so that all are on their way at the same time. */
+/* A lane reads eight before it writes the first, so that all are on their way at the same time. */
 #define COPY_AS(name, type, alignment)                                                   \
   DEVICE type name##_get(const uint8_t *from)                                            \
   {                                                                                      \
@@ -407,15 +407,14 @@ KERNEL kvf_checksums(const kvf_cuda_run *runs, uint64_t count, uint64_t *out)
       uint8_t *out = to + at * sizeof(type);                                             \
       const uint8_t *in = from + at * sizeof(type);                                      \
       ROLLED                                                                             \
-      for (; at + 3 * lanes < count; at += 4 * lanes, in += 4 * step, out += 4 * step) { \
-        const type first = name##_get(in);                                               \
-        const type second = name##_get(in + step);                                       \
-        const type third = name##_get(in + 2 * step);                                    \
-        const type fourth = name##_get(in + 3 * step);                                   \
-        name##_put(out, first);                                                          \
-        name##_put(out + step, second);                                                  \
-        name##_put(out + 2 * step, third);                                               \
-        name##_put(out + 3 * step, fourth);                                              \
+      for (; at + 7 * lanes < count; at += 8 * lanes, in += 8 * step, out += 8 * step) { \
+        type ahead[8];                                                                   \
+        for (unsigned j = 0; j < 8; j++) {                                               \
+          ahead[j] = name##_get(in + j * step);                                          \
+        }                                                                                \
+        for (unsigned j = 0; j < 8; j++) {                                               \
+          name##_put(out + j * step, ahead[j]);                                          \
+        }                                                                                \
       }                                                                                  \
       ROLLED                                                                             \
       for (; at < count; at += lanes, in += step, out += step) {                         \
@@ -453,10 +452,15 @@ DEVICE void copy_piece(uint8_t *to, const uint8_t *from, uint64_t bytes)
   copy_bytes(to + done, from + done, bytes - done);
 }
 
+/* An entry is asked for before the one before it is copied: lists are in the host's memory, which is far. */
 KERNEL kvf_gather(const kvf_cuda_piece *pieces, uint64_t count)
 {
-  for (uint64_t i = FIRST_WARP; i < count; i += WARPS) {
-    const kvf_cuda_piece piece = pieces[i];
+  const kvf_cuda_piece nothing = {0, 0, 0};
+  uint64_t i = FIRST_WARP;
+  kvf_cuda_piece next = i < count ? pieces[i] : nothing;
+  for (; i < count; i += WARPS) {
+    const kvf_cuda_piece piece = next;
+    next = i + WARPS < count ? pieces[i + WARPS] : nothing;
     copy_piece((uint8_t *)(uintptr_t)piece.to, (const uint8_t *)(uintptr_t)piece.from, piece.bytes);
   }
 }

@@ -13,6 +13,8 @@
 #define KVF_CUDA_KERNEL_THREADS 512
 /* More are of no use to a list, and would keep an engine's kernels from the device. */
 #define KVF_CUDA_KERNEL_BLOCKS_MAX 32
+/* Longer pieces are to be more than one entry, so that more warps have work. */
+#define KVF_CUDA_ENTRY_BYTES 16384
 
 /* (const kvf_cuda_run *runs, uint64_t count, uint64_t *out): out[i] is kvf_checksum() of runs[i]. */
 #define KVF_CUDA_CHECKSUMS_KERNEL "kvf_checksums"

@@ -15,6 +15,8 @@ struct kvf_cuda_own {
 
 /* Read-locked while exports are read: a writer is not to wait for readers that come after it. */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+/* By this thread, which must not lock it again while a writer waits. */
+static _Thread_local unsigned entered;
 static kvf_list exports = {&exports, &exports}; /* of few regions */
 static uint64_t last_number;
 
@@ -87,17 +89,26 @@ void kvf_cuda_own_drop(kvf_cuda_own *own)
   (void)pthread_rwlock_unlock(&lock);
 }
 
+static void enter(void)
+{
+  if (entered++ == 0) {
+    (void)pthread_rwlock_rdlock(&lock);
+  }
+}
+
 bool kvf_cuda_own_enter(const kvf_cuda_own *own)
 {
-  (void)pthread_rwlock_rdlock(&lock);
+  enter();
   const bool is_exported = kvf_list_is_linked(&own->in_list);
   if (!is_exported) {
-    (void)pthread_rwlock_unlock(&lock);
+    kvf_cuda_own_leave();
   }
   return is_exported;
 }
 
 void kvf_cuda_own_leave(void)
 {
-  (void)pthread_rwlock_unlock(&lock);
+  if (--entered == 0) {
+    (void)pthread_rwlock_unlock(&lock);
+  }
 }

@@ -37,6 +37,9 @@ typedef struct chunk_walk {
   struct iovec staged_from[STAGED_MAX];   /* in the staging */
   uint8_t staging[KVF_LOCAL_STAGE_BYTES]; /* touched only where their kind cannot be read into ours */
   kvf_memory_batch batch;
+  const kvf_memory_ops *begun; /* whose step is under way; NULL: none is */
+  kvf_memory_step step;
+  uint64_t step_bytes; /* of the chunk's */
 } chunk_walk;
 
 static const kvf_region *local_of(const chunk_walk *walk)
@@ -151,21 +154,34 @@ static void move_on(kvf_memory_batch *batch, size_t bytes)
   }
 }
 
-/* One step of a device's, which copies while the next batch is filled. */
+/* After it no step is under way. */
+static kvf_status end_step(chunk_walk *walk, uint64_t *bytes)
+{
+  if (walk->begun == NULL) {
+    return KVF_OK;
+  }
+  kvf_status status = walk->begun->finish(&walk->step, walk->copy->work);
+  *bytes += status == KVF_OK ? walk->step_bytes : 0;
+  walk->begun = NULL;
+  return status;
+}
+
+/* Begins a step of a device's behind the one before, so that the device never waits for us, and ends that one. The next
+ * batch is filled while the device copies. */
 static kvf_status read_ahead(chunk_walk *walk, uint64_t *bytes)
 {
   kvf_memory_step step;
-  const kvf_memory_ops *theirs = walk->theirs;
-  kvf_status status = theirs->begin(&walk->batch, &step);
+  kvf_status status = walk->theirs->begin(&walk->batch, walk->begun == NULL ? NULL : &walk->step, &step);
   if (status != KVF_OK) {
     return status;
   }
-  const uint64_t begun = walk->bytes;
+  const uint64_t step_bytes = walk->bytes;
   walk->batch.first = walk->batch.count;
   walk->bytes = 0;
-  (void)next_batch(walk);
-  status = theirs->finish(&step, walk->copy->work);
-  *bytes += status == KVF_OK ? begun : 0;
+  status = end_step(walk, bytes);
+  walk->begun = walk->theirs;
+  walk->step = step;
+  walk->step_bytes = step_bytes;
   return status;
 }
 
@@ -176,7 +192,11 @@ static kvf_status read_batch(chunk_walk *walk, uint64_t *bytes)
   if (walk->theirs->begin != NULL && walk->batch.into == walk->theirs) {
     return read_ahead(walk, bytes);
   }
-  kvf_status status = walk->theirs->read(walk->copy->pid, &walk->batch, &read);
+  kvf_status status = end_step(walk, bytes);
+  if (status != KVF_OK) {
+    return status;
+  }
+  status = walk->theirs->read(walk->copy->pid, &walk->batch, &read);
   move_on(&walk->batch, read);
   uint64_t of_chunk = read < walk->bytes ? read : walk->bytes;
   walk->bytes -= of_chunk;
@@ -194,31 +214,23 @@ static uint64_t coarse_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
-                                kvf_fence_head *head, uint64_t *bytes)
+static kvf_status read_all(chunk_walk *walk, uint64_t table, kvf_fence_head *head, uint64_t *bytes)
 {
-  chunk_walk walk;
-  walk.copy = copy;
-  walk.chunk = chunk;
-  walk.cursor = kvf_segments_begin(chunk);
-  walk.next = walk.count = 0;
-  walk.batch.first = walk.batch.count = 0;
-  walk.bytes = walk.staged_bytes = walk.staged_count = 0;
+  const kvf_local_copy *copy = walk->copy;
   uint64_t reported_ns = coarse_now_ns();
-  *bytes = 0;
   for (;;) {
-    if (walk.batch.first == walk.batch.count) {
-      if (!next_batch(&walk)) {
+    if (walk->batch.first == walk->batch.count) {
+      if (!next_batch(walk)) {
         return KVF_OK;
       }
       if (head != NULL) {
-        batch_add(&walk.batch, head, table, sizeof(*head));
+        batch_add(&walk->batch, head, table, sizeof(*head));
       }
     }
     if (atomic_load_explicit(copy->stop, memory_order_relaxed)) {
       return KVF_CANCELLED;
     }
-    kvf_status status = read_batch(&walk, bytes);
+    kvf_status status = read_batch(walk, bytes);
     if (status != KVF_OK) {
       return status;
     }
@@ -229,6 +241,23 @@ kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chu
       copy->arrived(copy->context);
     }
   }
+}
+
+kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
+                                kvf_fence_head *head, uint64_t *bytes)
+{
+  chunk_walk walk;
+  walk.copy = copy;
+  walk.chunk = chunk;
+  walk.cursor = kvf_segments_begin(chunk);
+  walk.next = walk.count = 0;
+  walk.batch.first = walk.batch.count = 0;
+  walk.bytes = walk.staged_bytes = walk.staged_count = 0;
+  walk.begun = NULL;
+  *bytes = 0;
+  kvf_status status = read_all(&walk, table, head, bytes);
+  kvf_status ended = end_step(&walk, bytes);
+  return status != KVF_OK ? status : ended;
 }
 
 /* All of it, in one call: 0, or an errno. */

@@ -139,11 +139,14 @@ static void expect_kernels(const kvf_memory_import *from, kvf_memory_gather gath
 TEST(reads_of_long_runs_are_no_kernels)
 {
   static const kvf_memory_gather usual = {0};
+  const kvf_memory_gather said = {.bytes = BYTES / 4};
   begin();
-  for (size_t bytes = KVF_CUDA_GATHER_BYTES; bytes <= BYTES; bytes *= 2) {
-    expect_kernels(&import, usual, bytes, 0);
+  for (size_t bytes = said.bytes; bytes <= BYTES; bytes *= 2) {
+    expect_kernels(&import, said, bytes, 0);
   }
-  expect_kernels(&import, usual, KVF_CUDA_GATHER_BYTES / 2, 1);
+  expect_kernels(&import, said, said.bytes / 2, 1);
+  _Static_assert(BYTES / 2 < KVF_CUDA_GATHER_BYTES, "which is the usual limit");
+  expect_kernels(&import, usual, BYTES / 2, 1);
   kind_batch(&batch, &import, cuda, (void *)(uintptr_t)ours, 1000, 1); /* nor is one that is alone */
   const uint64_t kernels = fake_cuda_calls("cuLaunchKernel");
   uint64_t bytes;
@@ -309,7 +312,7 @@ TEST(reads_that_are_begun_need_no_batch)
   begin_batch(true);
   batch.work = &work;
   fake_cuda_stall_device(0, true);
-  assert_int_equal(cuda->begin(&batch, &step), KVF_OK);
+  assert_int_equal(cuda->begin(&batch, NULL, &step), KVF_OK);
   memset(batch.to, 0xff, sizeof(batch.to));
   memset(batch.from, 0xff, sizeof(batch.from));
   batch.count = 0;
@@ -319,6 +322,31 @@ TEST(reads_that_are_begun_need_no_batch)
   assert_int_equal(fake_cuda_count().works, 0);
   assert_true(kind_is_written(target(true), BYTES, 1));
   assert_true(work.device_copy_ns > 0);
+}
+
+/* The second waits in the same stream, and the first is done before it. */
+TEST(a_read_is_begun_behind_another)
+{
+  kvf_read_work work = {0};
+  kvf_memory_step first;
+  kvf_memory_step second;
+  begin_batch(true);
+  batch.work = &work;
+  fake_cuda_stall_device(0, true);
+  assert_int_equal(cuda->begin(&batch, NULL, &first), KVF_OK);
+  batch.first = batch.count - 2; /* its list is another */
+  assert_int_equal(cuda->begin(&batch, &first, &second), KVF_OK);
+  assert_ptr_equal(second.state, first.state);
+  fake_cuda_stall_device(0, false);
+  assert_int_equal(cuda->finish(&first, &work), KVF_OK);
+  assert_true(kind_is_written(target(true), BYTES, 1));
+  assert_int_equal(cuda->finish(&second, &work), KVF_OK);
+  assert_int_equal(fake_cuda_count().works, 0);
+  assert_int_equal(cuda->begin(&batch, NULL, &first), KVF_OK);
+  fake_cuda_fail(call_of(true), KVF_CUDA_ERROR_INVALID_VALUE, 0, 1);
+  assert_int_equal(cuda->begin(&batch, &first, &second), KVF_TRANSFER_FAILED);
+  assert_int_equal(cuda->finish(&first, &work), KVF_OK);
+  assert_int_equal(fake_cuda_count().works, 0);
 }
 
 TEST(reads_wait_although_no_event_is_recorded_at_once)
