@@ -266,13 +266,13 @@ static const kvf_option table[] = {
     NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
     NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
            "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
-    NUMBER(device_chunk_bytes, "bytes", 33554432, 4096, 67108864,
+    NUMBER(device_chunk_bytes, "bytes", 67108864, 4096, 268435456,
            "The same where blocks are loaded into the memory of a GPU."),
     NUMBER(
         device_gather_bytes, "bytes", 0, 0, 67108864,
         "Between GPUs, pieces shorter than that on average are copied by a kernel, others in batches by the driver; 0: "
-        "1048576 within one GPU, 262144 from another."),
-    NUMBER(device_gather_blocks, "", 32, 1, 1024, "Thread blocks of that kernel, at most."),
+        "8388608 within one GPU, 262144 from another."),
+    NUMBER(device_gather_blocks, "", 64, 1, 1024, "Thread blocks of that kernel, at most."),
     NUMBER(device_gather_threads, "", 512, 32, 512, "Threads of each; whole warps of 32 are used."),
     NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),

@@ -12,7 +12,7 @@
 
 #define KVF_CUDA_KERNEL_THREADS 512
 /* More are of no use to a list, and would keep an engine's kernels from the device. */
-#define KVF_CUDA_KERNEL_BLOCKS_MAX 32
+#define KVF_CUDA_KERNEL_BLOCKS_MAX 64
 /* Longer pieces are to be more than one entry, so that more warps have work. */
 #define KVF_CUDA_ENTRY_BYTES 16384
 
