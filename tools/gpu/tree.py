@@ -80,4 +80,4 @@ def build_command(targets: list[str]) -> list[str]:
 
 def probe_command() -> list[str]:
     """Without the rest of the tree, so that the first answers are there within seconds."""
-    return ["cc", "-O1", "-std=c17", "-D_GNU_SOURCE", "-Isrc", "-Iinclude", "-Itests", *PROBE, "-o", str(WORK / "probe"), "-ldl"]
+    return ["cc", "-O1", "-std=c17", "-D_GNU_SOURCE", "-Isrc", "-Iinclude", "-Itests", *PROBE, "-o", str(WORK / "probe"), "-ldl", "-pthread"]

@@ -2,7 +2,9 @@
  * that no system lets it look for being the parent. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,7 +272,32 @@ static void ask_ipc_large(void)
   pair(ipc_producer, ipc_consumer);
 }
 
-/* M4: whether opening and closing wait for an engine's kernels. */
+/* An engine's thread, which launches kernels on a stream of its own. */
+typedef struct launcher {
+  kvf_cu_memory scratch;
+  atomic_bool stops;
+  double longest_ms;
+} launcher;
+
+static void *launch_often(void *context)
+{
+  const struct timespec pause = {0, 200000};
+  launcher *launches = context;
+  kvf_cu_context primary;
+  must(cuda.api.device_primary_ctx_retain(&primary, cuda.device));
+  must(cuda.api.ctx_push_current(primary));
+  kvf_cu_stream stream = make_stream();
+  while (!atomic_load(&launches->stops)) {
+    const double begin = now_ms();
+    (void)begin_kernel(stream, launches->scratch, 0);
+    const double took_ms = now_ms() - begin;
+    launches->longest_ms = took_ms > launches->longest_ms ? took_ms : launches->longest_ms;
+    (void)nanosleep(&pause, NULL);
+  }
+  return NULL;
+}
+
+/* M4: whether opening and closing wait for an engine's kernels, and its thread for the closing. */
 static void beside_consumer(int fd)
 {
   const offer made = take(fd);
@@ -284,10 +311,18 @@ static void beside_consumer(int fd)
   (void)begin_kernel(stream, scratch, KERNEL_NS);
   const kvf_cu_memory at = open_ipc(&made, "open_ms");
   say_number("kernel_left_after_open_ms", drain_ms(stream));
+  launcher launches = {.scratch = allocate(2 * MIB)};
+  pthread_t thread;
   (void)begin_kernel(stream, scratch, KERNEL_NS);
+  if (pthread_create(&thread, NULL, launch_often, &launches) != 0) {
+    give_up("pthread_create");
+  }
   const double begin = now_ms();
   must(cuda.api.ipc_close_mem_handle(at));
   say_number("close_ms", now_ms() - begin);
+  atomic_store(&launches.stops, true);
+  (void)pthread_join(thread, NULL);
+  say_number("longest_launch_beside_close_ms", launches.longest_ms);
   say_number("kernel_left_after_close_ms", drain_ms(stream));
 }
 
