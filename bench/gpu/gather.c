@@ -1,5 +1,5 @@
-/* The library's gather kernel on the same pieces, cut as the library cuts them: what a launch takes without the rest, by
- * more or fewer blocks. */
+/* The library's gather kernel on the same pieces, cut as the library cuts them: what a launch takes without the rest,
+ * by more or fewer blocks. */
 #include "gpu_bench.h"
 
 static void *pinned(const bench_pair *pair, size_t bytes)

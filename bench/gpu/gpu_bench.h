@@ -80,7 +80,7 @@ typedef struct bench_offer {
 /* Of copies without kvferry. */
 typedef struct bench_call {
   uint64_t pieces;
-  unsigned blocks;      /* of launches */
+  unsigned blocks; /* of launches */
   unsigned threads;
 } bench_call;
 
@@ -120,7 +120,7 @@ struct bench_pair {
   size_t *bytes;
   size_t listed;
   kvf_cu_function gather; /* the library's; NULL: the driver does not take it */
-  bench_list entries;  /* for it */
+  bench_list entries;     /* for it */
   bench_clocks idle;
   bench_clocks warm;
   uint64_t posting_ns; /* that the calls of the last bare copies took */

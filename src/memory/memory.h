@@ -156,8 +156,8 @@ struct kvf_memory_ops {
   kvf_status (*read)(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes);
   /* The same of a whole batch into the kind's own memory, in two calls of one thread. On KVF_OK begin() has begun it,
    * and finish() is due, which read()'s promises are of; the batch, but for its import, is the caller's meanwhile, to
-   * be filled anew. On failure nothing of it is under way. `before`: the one step of this thread that is under way, from
-   * the same device, behind which this one goes, and which is finished first; NULL: none is. NULL: there is only
+   * be filled anew. On failure nothing of it is under way. `before`: the one step of this thread that is under way,
+   * from the same device, behind which this one goes, and which is finished first; NULL: none is. NULL: there is only
    * read(). */
   kvf_status (*begin)(const kvf_memory_batch *batch, const kvf_memory_step *before, kvf_memory_step *step);
   kvf_status (*finish)(kvf_memory_step *step, kvf_read_work *work);

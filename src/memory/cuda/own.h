@@ -18,8 +18,8 @@ void kvf_cuda_own_remove(uint64_t number);
  * says that an export is this process' may be another. */
 kvf_cuda_own *kvf_cuda_own_hold(uint64_t number, uint64_t address, uint64_t bytes);
 void kvf_cuda_own_drop(kvf_cuda_own *own);
-/* False: it has been taken back. Else until this thread's kvf_cuda_own_leave() it is not, nor is any other. A thread may
- * be in several. */
+/* False: it has been taken back. Else until this thread's kvf_cuda_own_leave() it is not, nor is any other. A thread
+ * may be in several. */
 bool kvf_cuda_own_enter(const kvf_cuda_own *own);
 void kvf_cuda_own_leave(void);
 
