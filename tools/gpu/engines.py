@@ -3,6 +3,7 @@
 
     tools/gpu/engines.py --out DIR             on a GPU, with vLLM of tools/gpu/pack --vllm, or installed
     tools/gpu/engines.py --out DIR --fake      on the CPU, with the fake of the driver; no figure means anything
+    tools/gpu/engines.py --out DIR --runner first      one of vLLM's model runners; both, if none is named
 
 P prefills, D loads and decodes, T loads over tcp. R, with checksums, computes by itself what the others should answer, and loads
 in its turn. A row is a JSON line in DIR/engines.jsonl as soon as it is known. The exit status is 1 if a row is wrong, and 3 if
@@ -305,12 +306,12 @@ def site_of_pack() -> Path | None:
     return WORK / "site"
 
 
-def measure(rows: Rows, library: str) -> None:
+def measure(rows: Rows, library: str, runners: list[str]) -> None:
     """StartError: no engine has started."""
     site, size, model = None if library else site_of_pack(), sizes.CPU if library else sizes.GPU, WORK / "model"
     try_first_use(rows, size, model, sizes.engine_env("first", bool(library), site))
     started = False
-    for runner in RUNNERS:
+    for runner in runners:
         if library and runner == "second":
             for name in ROWS:
                 rows.skip(f"{runner}/{name}")
@@ -327,6 +328,7 @@ def arguments(text: str | None, minutes: float) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--fake", action="store_true", help="on the CPU, with the fake of the driver")
     parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--runner", choices=list(RUNNERS), help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.library = next((str(path) for path in FAKES if path.exists()), "") if given.fake else ""
     if given.fake and not given.library:
@@ -340,7 +342,7 @@ def main() -> int:
         return status
     rows = Rows(given.out / "engines.jsonl", given.minutes, is_patient=given.fake)
     try:
-        measure(rows, given.library)
+        measure(rows, given.library, [given.runner] if given.runner else list(RUNNERS))
     except StartError as error:
         rows.add("vLLM", {"right": False, "why": str(error)})
         return NO_START
