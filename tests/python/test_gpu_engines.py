@@ -122,13 +122,14 @@ def test_patches_fit_the_vllm_that_is_packed(tmp_path: Path) -> None:
     assert spec is not None and spec.origin is not None
     home = Path(spec.origin).parents[1]
     fitting = sorted(TOOLS.glob("vllm-*.patch"))
+    assert fitting
     for patch in fitting:
         for hunk in patches.hunks(patch.read_text()):
             (tmp_path / hunk.file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(home / hunk.file, tmp_path / hunk.file)
         patches.apply(patch, tmp_path)
     changed = [path for path in tmp_path.rglob("*.py")]
-    assert len(changed) == len(fitting) == 2
+    assert len(changed) == len(fitting)
     for path in changed:
         compile(path.read_text(), path, "exec")
         assert path.read_text() != (home / path.relative_to(tmp_path)).read_text()
@@ -143,13 +144,12 @@ def test_what_is_packed_comes_out_again(tmp_path: Path) -> None:
     import zipfile
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    for patch in TOOLS.glob("vllm-*.patch"):
-        assert patch.read_text().count("\n+++ b/vllm/") == 1
+    changed = {hunk.file for patch in TOOLS.glob("vllm-*.patch") for hunk in patches.hunks(patch.read_text())}
     spec = importlib.util.find_spec("vllm")
     assert spec is not None and spec.origin is not None
     home = Path(spec.origin).parents[1]
     with zipfile.ZipFile(wheels / "vllm-1-py3-none-any.whl", "w") as wheel:
-        for name in ("vllm/v1/utils.py", "vllm/vllm_flash_attn/__init__.py"):
+        for name in changed:
             wheel.write(home / name, name)
         wheel.writestr("vllm/_C_stable_libtorch.abi3.so", b"compiled")
         wheel.writestr("vllm/_other_C.abi3.so", b"compiled")
@@ -159,7 +159,6 @@ def test_what_is_packed_comes_out_again(tmp_path: Path) -> None:
     vllm_set.pack(wheels, tmp_path / "sets")
     vllm_set.unpack(tmp_path / "sets", tmp_path / "site")
     found = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*") if path.is_file()}
-    assert found == {"vllm/v1/utils.py", "vllm/vllm_flash_attn/__init__.py", "vllm/_C_stable_libtorch.abi3.so", "some/__init__.py",
-                     "some/_c.so"}
+    assert found == {*changed, "vllm/_C_stable_libtorch.abi3.so", "some/__init__.py", "some/_c.so"}
     assert (tmp_path / "site" / vllm_set.LIBRARY).read_bytes() == b"compiled"
     assert "uvloop" in (tmp_path / "site/vllm/v1/utils.py").read_text()

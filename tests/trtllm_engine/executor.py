@@ -141,21 +141,22 @@ class Executor:
 
     def _classes(self) -> tuple[type, type]:
         bases = (self.module.KvCacheConnectorWorker, self.module.KvCacheConnectorScheduler)
-        found = self._import()
-        if not all(issubclass(one, base) for one, base in zip(found, bases)):
-            # It has been imported with another version's.
-            inside = self.spec.connector_module + "."
-            for name in [name for name in sys.modules if (name + ".").startswith(inside)]:
-                del sys.modules[name]
+        with _importing:
             found = self._import()
+            if not all(issubclass(one, base) for one, base in zip(found, bases)):
+                # It has been imported with another version's.
+                inside = self.spec.connector_module + "."
+                for name in list(sys.modules):  # which other threads add to
+                    if (name + ".").startswith(inside):
+                        del sys.modules[name]
+                found = self._import()
         for one, base in zip(found, bases):
             if not issubclass(one, base):
                 raise RuleBroken(f"{one} is no {base}")
         return found
 
     def _import(self) -> tuple[type, type]:
-        with _importing:
-            module = importlib.import_module(self.spec.connector_module)
+        module = importlib.import_module(self.spec.connector_module)
         return getattr(module, self.spec.worker_class), getattr(module, self.spec.scheduler_class)
 
     def _construct(self, worker_class: type, scheduler_class: type) -> tuple[Any, Any]:
