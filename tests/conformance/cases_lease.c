@@ -283,9 +283,8 @@ static void check_samples(uint32_t block_bytes)
   pair *two = pair_open(&shape, &shape);
   const bool is_slow = SANITIZED || traits->is_slow;
   const uint32_t slow_us = SANITIZED_THREADS ? OWNERS_LEASE_US_SLOWEST : OWNERS_LEASE_US_SLOW;
-  owner_loop owners = {.producer = &two->producer,
-                       .block_bytes = block_bytes,
-                       .lease_us = is_slow ? slow_us : OWNERS_LEASE_US};
+  owner_loop owners = {
+      .producer = &two->producer, .block_bytes = block_bytes, .lease_us = is_slow ? slow_us : OWNERS_LEASE_US};
 
   kvf_transfer_item items[OWNERS_BLOCKS];
   for (uint32_t i = 0; i < OWNERS_BLOCKS; i++) {
