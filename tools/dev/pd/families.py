@@ -98,7 +98,8 @@ class Family:
             return ()
         folder = self.model() / DRAFT
         apart = {"model": str(folder)} if folder.exists() else {}
-        return ("--speculative-config", json.dumps({"method": self.draft[0], "num_speculative_tokens": AHEAD, **apart}))
+        backend = {"attention_backend": ON_ANY_CPU[1]} if self.args == ON_ANY_CPU else {}  # the draft does not take the model's
+        return ("--speculative-config", json.dumps({"method": self.draft[0], "num_speculative_tokens": AHEAD, **apart, **backend}))
 
 
 BY_NAME = {family.name: family for family in (
