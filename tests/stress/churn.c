@@ -39,8 +39,6 @@
 /* Between the first starts of the producers: 48 handshakes at once would measure two cores, and nothing else. */
 #define APART_US 100000
 #define FOREIGN_KEY 999999
-/* For 31 threads, some of them with arenas of their own. */
-#define CACHED_BYTES 524288
 
 typedef enum churn_state { CHURN_WELL, CHURN_DEAD, CHURN_STOPPED, CHURN_POISONED } churn_state;
 typedef enum churn_kind { KIND_WELL, KIND_ENDS_EARLY, KIND_FOREIGN_KEY, KIND_GARBAGE, KINDS } churn_kind;
@@ -649,7 +647,7 @@ bool stress_churn(const stress_churn_order *order)
      * apart (the sanitizers'). */
     const uint64_t knows = sum_of_stat("peers_known");
     before.heap_bytes += (knows > known ? knows - known : 0) * sizeof(kvf_peer) * 5 / 4;
-    stress_check_residue(&before, CACHED_BYTES);
+    stress_check_residue(&before);
   }
   if (atomic_load(&churn.latest_us) > STRESS_LOAD_TIMEOUT_MS * 1000 + STILL_US) {
     stress_fail("P2", "a load went on after its deadline");

@@ -75,9 +75,8 @@ typedef struct stress_residue {
 } stress_residue;
 
 stress_residue stress_measure(void);
-/* Waits until no more is left than there was before; fails if that does not come. `cached_bytes`: of the heap, what the
- * C library may have cached meanwhile. */
-void stress_check_residue(const stress_residue *before, uint64_t cached_bytes);
+/* Waits until no more is left than there was before; fails if that does not come. */
+void stress_check_residue(const stress_residue *before);
 
 /* ---- ticket.c: prompts, their bytes, and the tickets on their way to a consumer ---- */
 
