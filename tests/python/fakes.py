@@ -23,6 +23,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 
 from kvferry import Error, _kvferry
+from kvferry.vllm import updates
 from kvferry.vllm.contract import source_of
 from kvferry.vllm.requests import Prompts
 from kvferry.vllm.weights import Weights
@@ -270,7 +271,7 @@ def take_errors(scheduler: Any) -> set[str]:
 
 
 def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = (), loads_first: bool = False) -> None:
-    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first)
+    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first, set(updates.KEEP_WEIGHTS))
 
 
 def image_feature(identifier: str) -> MultiModalFeatureSpec:

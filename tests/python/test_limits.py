@@ -149,6 +149,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         config.lease_wait_s(engine)
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
+        config.harmless_rpcs(engine)
         config.open_node(engine, kv_cache_config(), 0).close()
 
     given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
@@ -156,14 +157,15 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
              {"listen": "0.0.0.0", "key_file": str(key)},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
              {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
-             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"weights_id": ""}]
+             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"weights_id": ""}, {"rpcs_that_keep_weights": "one"}]
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other runs of this test hold it, too
         taken.bind(("127.0.0.77", 7000))
         taken.listen()
         assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
         start(listen="127.0.0.77:7000-7099")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500, require=["tcp"])
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500, require=["tcp"],
+          rpcs_that_keep_weights=["one"])
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,16 @@ def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def digest(loaded_from_ns: int) -> str:
         return engine_weights._digest_of(file, engine_weights._state_of(file), loaded_from_ns, engine_weights._Cache())
 
-    refused = [lambda: weights.loaded_files(model, SimpleNamespace(load_format="runai_streamer")), lambda: digest(0)]
+    def later(overrides: Any) -> list[Path]:
+        found = weights.Weights(model, SimpleNamespace(load_format="dummy"), "given")
+        for _ in range(2):
+            found.begin()
+        if overrides is not None:
+            found.configure(overrides)
+        return found._find_files()
+
+    refused = [lambda: weights.loaded_files(model, SimpleNamespace(load_format="runai_streamer")), lambda: digest(0),
+               lambda: later({"model_config": {"model": "/elsewhere"}}), lambda: later(None)]
     found = [message(read, weights.UnknownWeightsError).replace(str(tmp_path), "/model") for read in refused]
     assert found == documented("Weights without an identity")
     assert len(digest(time.time_ns() + 1_000_000_000)) == 64

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import request, step, vllm_scheduler  # noqa: E402
+from fakes import join, request, step, vllm_scheduler  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.boundary import NotStoppedError  # noqa: E402
@@ -439,7 +439,7 @@ BETWEEN = {
     "reload": ("collective_rpc", ("reload_weights",), "weights_change"),
     "reload, its end": ("collective_rpc", ("reload_weights",), "weights_reloaded"),
     "update": ("collective_rpc", ("start_weight_update",), "weights_change"),
-    "update, its end": ("collective_rpc", ("finish_weight_update",), "weights_have_changed"),
+    "update, its end": ("collective_rpc", ("finish_weight_update",), "weights_changed"),
     "an id": ("collective_rpc", ("update_weights",), "weights_id_given"),
     "a version": ("set_weight_version", ("7",), "weights_named"),
     "an adapter": ("add_lora", (SimpleNamespace(),), "adapter_called"),
@@ -569,5 +569,5 @@ def test_the_start_has_no_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Exception, match="requests that fail"):
         scheduler = vllm_scheduler()
         scheduler.grammar_compile_error_reqs = []
-        engine.side.join(scheduler, [], lambda why: [])
+        join(engine.side, scheduler, [])
     assert not engine.side.stopped and not side.stopped

@@ -14,9 +14,11 @@ vllm = pytest.importorskip("vllm")
 from fakes import vllm_config, vllm_scheduler  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
 from kvferry.engine.wrapping import wrap_methods  # noqa: E402
-from kvferry.vllm import config, contract, engine_core, seam, versions  # noqa: E402
+from kvferry.vllm import config, contract, engine_core, seam, updates, versions  # noqa: E402
 from kvferry.vllm.contract import CONTRACT, ContractError, Entry  # noqa: E402
 from vllm import outputs  # noqa: E402
+from vllm.v1.engine.core import EngineCoreProc  # noqa: E402
+from vllm.v1.worker import gpu_worker  # noqa: E402
 
 GUARDS = [entry for entry in CONTRACT if entry.is_guard]
 FEATURES = [entry for entry in CONTRACT if not entry.is_guard]
@@ -191,7 +193,7 @@ def test_no_other_module_calls_what_vllm_does_not_promise() -> None:
     """Methods, functions and private names: what their arguments are is checked in one place."""
     names = {entry.name.rpartition(".")[2].rpartition(":")[2] for entry in CONTRACT if entry.takes is not None or entry.says}
     names |= {"grammar_compile_error_reqs", "finished_recving_kv_req_ids", "_current_batch_allocated_block_ids", "block_pool"}
-    names -= {"__init__", *engine_core.WRAPPERS, *engine_core.UPDATE, engine_core.RELOAD}
+    names -= {"__init__", *engine_core.WRAPPERS, *updates.UPDATE, updates.RELOAD}
     names -= {"free", "touch", "sleep", "execute_model", "sample_tokens", "_load_adapter", "_apply_adapters",
               "has_pending_block_frees", "_get_connector_metadata", "get_blocks", "get_block_ids"}  # also other objects'
     for module in SOURCES.glob("*.py"):
@@ -224,3 +226,20 @@ def test_a_method_that_a_class_lacks_is_not_passed_over() -> None:
     for _ in range(2):
         wrap_methods(Core, {"pause": around, "stop": around})
     assert (Process().pause(), Process().stop()) == ("wrapped: paused", "wrapped: stopped")
+
+
+WORKERS_ARE_ASKED_BY = {
+    "add_lora", "collective_rpc", "compute_weight_checksums", "execute_dummy_batch", "get_supported_tasks", "is_sleeping",
+    "list_loras", "pin_lora", "post_step", "profile", "release_kv_cache_memory", "remove_lora", "reset_encoder_cache", "reset_mm_cache",
+    "save_sharded_state", "shutdown", "sleep", "step", "step_with_batch_queue", "wake_up"}
+"""Those that change weights, or what is in the pool, are wrapped."""
+
+
+def test_vllm_s_engine_reaches_its_workers_by_no_method_that_nobody_has_judged() -> None:
+    found = {name for name, method in inspect.getmembers(EngineCoreProc, inspect.isfunction)
+             if re.search(r"model_executor|collective_rpc", inspect.getsource(method)) and not name.startswith("_")}
+    assert found <= WORKERS_ARE_ASKED_BY, found - WORKERS_ARE_ASKED_BY
+
+
+def test_calls_that_leave_weights_alone_are_vllm_s() -> None:
+    assert updates.own_methods(object.__new__(gpu_worker.Worker)) >= updates.KEEP_WEIGHTS

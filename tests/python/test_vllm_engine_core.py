@@ -24,7 +24,7 @@ from fakes import (  # noqa: E402
     vllm_scheduler,
 )
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import engine_core, scheduler, worker  # noqa: E402
+from kvferry.vllm import engine_core, scheduler, updates, worker  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.messages import Ending  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
@@ -60,14 +60,15 @@ class Rank:
 class Engine:
     """An EngineCore of two ranks; `ok` says whether vLLM's own reset finds its pool empty."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2)) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2),
+                 options: dict[str, Any] | None = None) -> None:
         control = FakeNode()
         control.ranks, control.set_ranks = 2, lambda addresses: None
         monkeypatch.setattr(engine_worker, "CONFIRM_S", 0.05)
         monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
         monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
         monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
-        self.side = scheduler.Scheduler(vllm_config(ranks=2), kv_cache_config())
+        self.side = scheduler.Scheduler(vllm_config(ranks=2, options=options), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
         self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
@@ -84,6 +85,8 @@ class Engine:
         return [getattr(block, "block_id", block) for block in self.manager.freed]
 
     def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
+        if method is updates.own_methods:
+            return [set(updates.KEEP_WEIGHTS) for _ in self.ranks]
         assert method is engine_core.on_worker
         if args[0] == "address":
             return [b"address %d" % index for index, _ in enumerate(self.ranks)]
@@ -141,7 +144,8 @@ def test_all_of_vllm_s_classes_are_wrapped() -> None:
 
 @pytest.mark.parametrize("name, args", [
     ("reset_prefix_cache", ()), ("pause_scheduler", ("abort",)), ("pause_scheduler", ("keep",)),
-    ("collective_rpc", ("reload_weights",)), ("collective_rpc", ("start_weight_update",))])
+    ("collective_rpc", ("reload_weights",)), ("collective_rpc", ("start_weight_update",)),
+    ("collective_rpc", ("update_named_params",)), ("collective_rpc", (print,))])
 def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch, name: str, args: tuple[Any, ...]) -> None:
     engine = Engine(monkeypatch)
     engine.lend()
@@ -246,8 +250,87 @@ def test_an_update_by_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not engine.offers()
     wrapped("set_weight_version", engine, "step 7")
     assert engine.offers()
-    wrapped("collective_rpc", engine, "get_model")
+    wrapped("collective_rpc", engine, "compute_weight_checksums")
     assert engine.offers()
+
+
+UNKNOWN = ["update_named_params", "apply_model", "get_model", "reset_weights", "update_config", "sleep", print]
+
+
+@pytest.mark.parametrize("method", UNKNOWN)
+def test_a_call_that_nobody_knows_to_leave_the_weights_alone(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    engine = Engine(monkeypatch)
+    for _ in range(2):
+        wrapped("collective_rpc", engine, method)
+        assert not engine.offers()
+    wrapped("set_weight_version", engine, "step 7")
+    assert engine.offers()
+
+
+def test_named_among_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    given: list[dict[str, Any]] = []
+    around = engine_core._for_ours(engine_core.WRAPPERS["collective_rpc"])
+    around(lambda core, method, timeout, args, kwargs: given.append(kwargs), engine, "update_named_params", None, (),
+           {"names": ["a"], "weights_id": "step 7"})
+    assert engine.offers() and given == [{"names": ["a"]}]
+
+
+def test_a_call_that_fails_has_perhaps_changed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("of a worker's")
+    engine = Engine(monkeypatch)
+    around = engine_core._for_ours(engine_core.WRAPPERS["collective_rpc"])
+    with pytest.raises(RuntimeError):
+        around(fail, engine, "update_named_params", None, (), {"weights_id": "step 7"})
+    assert not engine.offers()
+    wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
+    assert engine.offers()
+
+
+def test_a_call_within_an_update_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    wrapped("collective_rpc", engine, "start_weight_update")
+    wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 6"})
+    wrapped("set_weight_version", engine, "step 6")
+    assert not engine.offers()
+    wrapped("collective_rpc", engine, "finish_weight_update", kwargs={"weights_id": "step 7"})
+    assert engine.offers()
+
+
+def test_weights_that_sleep_has_dropped_come_by_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    wrapped("sleep", engine, 2)
+    assert not engine.offers()
+    wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
+    assert engine.offers()
+
+
+@pytest.mark.parametrize("method", ["check_health", "list_loras", "ours"])
+def test_calls_that_leave_the_weights_alone(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    engine = Engine(monkeypatch, options={"rpcs_that_keep_weights": ["ours"]})
+    engine.lend()
+    assert wrapped("collective_rpc", engine, method, result=True)[0] and engine.offers() and engine.held
+    wrapped("collective_rpc", engine, "theirs")
+    assert not engine.offers()
+
+
+def test_whose_methods_a_worker_has() -> None:
+    worker = type("Worker", (), {"__module__": "vllm.v1.worker", "check_health": print, "list_loras": print, "load": print})
+    extended = type("Extended", (worker, type("Extension", (), {"__module__": "users", "profile": print})), {
+        "__module__": "vllm.v1.worker"})
+    replaced = type("Replaced", (worker,), {"__module__": "users", "list_loras": print})
+    for cls, names in ((worker, {"check_health", "list_loras"}), (extended, {"check_health", "list_loras"}),
+                       (replaced, {"check_health"})):
+        assert updates.own_methods(cls()) == updates.own_methods(SimpleNamespace(worker=cls())) == names
+
+
+def test_a_call_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(monkeypatch)
+    for name in ("one", "two", "one", "reload_weights", *map(str, range(100))):
+        wrapped("collective_rpc", engine, name)
+    lines = [record.getMessage() for record in caplog.records if "may change the weights" in record.getMessage()]
+    assert len(lines) == scheduler.SAID_MAX and "'one'" in lines[0] and "rpcs_that_keep_weights" in lines[0]
 
 
 @pytest.mark.parametrize("method", ["finish_weight_update", "reload_weights"])

@@ -274,11 +274,19 @@ def test_a_name_of_what_was_sent(folder: Path) -> None:
     assert a.digest != b.digest
 
 
-def test_files_that_can_be_read_need_no_name(folder: Path) -> None:
-    found = begun(folder)
-    found.name("step 7")
-    found.loaded()
-    assert digest_of(found) == known(folder)
+def test_a_name_joins_what_was_read(folder: Path, tmp_path: Path) -> None:
+    """Files do not say what has been written over them; a name alone does not say whose weights they are."""
+    found = []
+    for path, name in ((folder, "step 7"), (folder, "step 7"), (folder, "step 8"), (make_folder(tmp_path / "b", b"b"), "step 7")):
+        one = begun(path)
+        one.name(name)
+        assert digest_of(one, READ_LIMIT_S / 10) is None
+        one.loaded()
+        found.append(digest_of(one))
+    named = Weights(None, None)
+    named.name("step 7")
+    assert found[0] == found[1] is not None
+    assert len({*found, known(folder), named.digest}) == 5
 
 
 def test_a_name_for_files_that_cannot_be_seen(folder: Path) -> None:
@@ -288,3 +296,42 @@ def test_a_name_for_files_that_cannot_be_seen(folder: Path) -> None:
     named = Weights(None, None)
     named.name("step 7")
     assert digest_of(found) == named.digest
+
+
+# ---- weights that vLLM makes up, and then loads ----
+
+def reloaded(found: Weights, path: Path | None = None, limit_s: float = LIMIT_S) -> str | None:
+    time.sleep(0.02)
+    found.reload(time.time_ns(), None if path is None else str(path))
+    return digest_of(found, limit_s)
+
+
+def test_made_up_and_then_loaded_from_files(folder: Path, tmp_path: Path) -> None:
+    other = make_folder(tmp_path / "other", b"other")
+    first, second = begun(folder, "dummy"), begun(folder, "dummy")
+    for one in (first, second):
+        one.loaded()
+    assert digest_of(first) == digest_of(second) is not None
+    for one in (first, second):
+        one.forget()
+        one.configure({"load_config": {"load_format": "auto"}})
+        assert one.digest is None
+    assert reloaded(first) == known(folder)
+    assert reloaded(second, other) == known(other) != first.digest
+
+
+@pytest.mark.parametrize("overrides", [None, {}, {"load_config": {"load_format": "a new one"}}, {"load_config": {"unheard of": 1}},
+                                       {"load_config": "auto"}, {"load_config": {}, "model_config": {}}, ["load_config"]])
+def test_nobody_knows_how_vllm_loads_now(folder: Path, overrides: Any) -> None:
+    found = begun(folder)
+    found.configure(overrides)
+    assert reloaded(found, limit_s=READ_LIMIT_S) is None
+    found.configure({"load_config": {"load_format": "auto"}})
+    assert (reloaded(found, limit_s=READ_LIMIT_S) is None) == (overrides != {"load_config": {"load_format": "a new one"}})
+
+
+def test_made_up_weights_that_were_written_to_have_no_name(folder: Path) -> None:
+    found = begun(folder, "dummy")
+    assert reloaded(found, limit_s=READ_LIMIT_S) is None
+    found.name("step 7")
+    assert found.digest is not None

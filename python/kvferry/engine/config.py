@@ -49,6 +49,12 @@ class Options:
             raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be a whole number, {least} or more')
         return int(given)
 
+    def names(self, name: str) -> set[str]:
+        given = self._given.get(name, [])
+        if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+            raise ConfigError(f"{self.where}: {name} is a list of names")
+        return set(given)
+
 
 def address_of_rank(address: str, index: int) -> str:
     """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""

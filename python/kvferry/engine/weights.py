@@ -144,24 +144,27 @@ class Weights:
         self._given = given
         self._lock = threading.Lock()
         self._generation = 0
-        self._digest: str | None = None
+        self._content: str | None = None  # by their files, or a user's name for the first ones
+        self._is_reading = False
         self._version: str | None = None
-        self._read_from_files = False
         self._loaded = threading.Event()
 
     @property
     def digest(self) -> str | None:
         """None: it is not known, or not yet."""
-        return self._digest
+        with self._lock:
+            if self._is_reading or self._version is None:
+                return self._content
+            return _combine(["version", self._version, *([] if self._content is None else [self._content])])
 
     def begin(self, loaded_from_ns: int | None = None) -> None:
         """Reads what the engine loads from now on, or since then. loaded() has to follow when it has."""
         self.forget()
         given, self._given = self._given, None  # it names the first weights only
         if given is not None:
-            self._digest = _combine(["named", given])
+            self._content = _combine(["named", given])
             return
-        self._read_from_files = True
+        self._is_reading = True
         start_ns = time.time_ns() if loaded_from_ns is None else loaded_from_ns
         arguments = (self._generation, self._loaded, start_ns)
         threading.Thread(target=self._read, args=arguments, name="kvferry-weights", daemon=True).start()
@@ -174,16 +177,14 @@ class Weights:
         """The weights in memory change from now on."""
         with self._lock:
             self._generation += 1
-            self._digest = self._version = None
-            self._read_from_files = False
+            self._content = self._version = None
+            self._is_reading = False
             self._loaded = threading.Event()
 
     def name(self, version: str) -> None:
-        """Whoever has sent the weights in memory has named them. Those that can be read from files need no name."""
+        """Whoever has sent the weights in memory has named them, as they are from now on: their files alone do not say it."""
         with self._lock:
             self._version = version
-            if not self._read_from_files:
-                self._digest = _combine(["version", version])
 
     def _read(self, generation: int, loaded: threading.Event, loaded_from_ns: int) -> None:
         start = time.monotonic()
@@ -194,7 +195,7 @@ class Weights:
             return
         with self._lock:
             if generation == self._generation:
-                self._digest = digest
+                self._content, self._is_reading = digest, False
                 logger.info("kvferry: the weights are %s (%.1f GB, known after %.1f s)", digest[:16], size / 1e9,
                             time.monotonic() - start)
 
@@ -202,9 +203,8 @@ class Weights:
         with self._lock:
             if generation != self._generation:
                 return
-            self._read_from_files = False
+            self._is_reading = False
             if self._version is not None:
-                self._digest = _combine(["version", self._version])
                 return
         logger.warning("kvferry: this engine gives no tickets and loads nothing, since its weights have no identity: %s",
                        error)

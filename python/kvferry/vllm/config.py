@@ -30,7 +30,8 @@ LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight
 LOADS_IN_FLIGHT_DEFAULT = 256
 LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED)
+KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS)
 """Options that are not the library's."""
 _ERROR = 'its client gets an error: with --middleware kvferry.vllm.KVErrors why and when to retry, else "Internal server error"'
 FAILED_LOAD = {
@@ -148,6 +149,11 @@ def loaded_weights(vllm_config: VllmConfig) -> Weights:
         return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config.get(WEIGHTS_ID))
     except ValueError as error:
         raise ConfigError(f"{EXTRA}: {error}") from error
+
+
+def harmless_rpcs(vllm_config: VllmConfig) -> set[str]:
+    """Names of calls that a user knows to leave the weights alone."""
+    return options_given(vllm_config).names(KEEP_WEIGHTS)
 
 
 def lease_wait_s(vllm_config: VllmConfig) -> float:

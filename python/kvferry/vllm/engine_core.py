@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry.engine.boundary import Refused, all_of
 from kvferry.engine.log import logger
 
-from . import seam
+from . import seam, updates
 from .contract import LORA, SLEEP, features_of
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
     from .scheduler import Scheduler
 
-RELOAD = "reload_weights"
-UPDATE_ENDS = "finish_weight_update"
-UPDATE_GOES_ON = ("update_weights", UPDATE_ENDS)
-UPDATE = ("start_weight_update", "start_draft_weight_update", *UPDATE_GOES_ON)
-WEIGHTS_ID = "weights_id"
 LEVEL_WITHOUT_WEIGHTS = 2  # of sleep
 
 
@@ -76,7 +71,8 @@ def _join(engine: Any, side: Scheduler) -> None:
     if not side.joined:
         side.join(seam.scheduler_of(engine), seam.on_all_workers(engine, on_worker, "address"),
                   partial(seam.on_all_workers, engine, on_worker, "stop"),
-                  all(seam.on_all_workers(engine, on_worker, "loads_first")))
+                  all(seam.on_all_workers(engine, on_worker, "loads_first")),
+                  set.intersection(*seam.on_all_workers(engine, updates.own_methods)))
 
 
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -141,50 +137,37 @@ def _resume_scheduler(engine: Any, side: Scheduler, call: Callable[..., None]) -
 def _sleep(engine: Any, side: Scheduler, call: Callable[..., Any], level: int = 1, mode: str = "abort") -> Any:
     with all_of(side, "sleep"):
         if level >= LEVEL_WITHOUT_WEIGHTS:
-            side.weights_change()
+            side.weights_change("sleep")
     return call(engine, level, mode)
 
 
 def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], method: Any, timeout: float | None = None,
                     args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-    name = method if isinstance(method, str) else getattr(method, "__name__", "")
-    if name != RELOAD and name not in UPDATE:
+    _join(engine, side)
+    name = method if isinstance(method, str) else getattr(method, "__name__", "a function")
+    if isinstance(method, str) and side.keeps_weights(name):
         return _with_look(engine, side, call, method, timeout, args, kwargs)
-    weights_id = _take_weights_id(kwargs)
-    with all_of(side, name):
-        side.weights_change()
+    weights_id = updates.take_weights_id(kwargs)
+    with all_of(side, "collective_rpc"):
+        side.weights_change(name)
         end_transfers(engine, side, loads=True)
         side.unload_waiting()
-    start_ns = time.time_ns()
-    result = _with_look(engine, side, call, method, timeout, args, kwargs)
-    with all_of(side, name):
-        if name == RELOAD and not weights_id:
-            _say_reloaded(side, args, kwargs or {}, start_ns)
-        side.weights_id_given(weights_id, begins=name not in UPDATE_GOES_ON)
-        if name in (RELOAD, UPDATE_ENDS):
-            _end_weight_change(engine, side)
+    start_ns, succeeded = time.time_ns(), False
+    try:
+        result = _with_look(engine, side, call, method, timeout, args, kwargs)
+        succeeded = True
+    finally:
+        with all_of(side, "collective_rpc"):
+            if name == updates.CONFIGURE:
+                side.loads_configured(updates.first_argument("overrides", args, kwargs) if succeeded else None)
+            if name == updates.RELOAD and succeeded and not weights_id:
+                side.weights_reloaded(updates.reloads_from(args, kwargs), start_ns)
+            if side.weights_changed(name, weights_id, succeeded):
+                _end_weight_change(engine, side)
     return result
 
 
-def _say_reloaded(side: Scheduler, args: tuple[Any, ...], kwargs: dict[str, Any], start_ns: int) -> None:
-    """With these arguments; an iterator brings weights of nobody knows which files."""
-    iterator, path, *_ = (*args, None, None)
-    given = {"weights_iterator": iterator, "weights_path": path} | kwargs
-    if given["weights_iterator"] is None:
-        side.weights_reloaded(given["weights_path"], start_ns)
-
-
-def _take_weights_id(kwargs: dict[str, Any] | None) -> str:
-    """What its sender calls the new weights, among the call's arguments or in an update's own: it is not for vLLM."""
-    info = (kwargs or {}).get("update_info")
-    for given in (kwargs, info if isinstance(info, dict) else None):
-        if given and WEIGHTS_ID in given:
-            return str(given.pop(WEIGHTS_ID))
-    return ""
-
-
 def _end_weight_change(engine: Any, side: Scheduler) -> None:
-    side.weights_have_changed()
     if not _empty_cache(engine, side):
         logger.warning("kvferry: no tickets and no loads before the prefix cache, which holds blocks of the old weights, "
                        "has been reset: POST /reset_prefix_cache when no request runs (beside other connectors with "

@@ -15,8 +15,8 @@ from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
 
-from . import seam
-from .config import error_status_of, loaded_weights, open_node, policy_of
+from . import seam, updates
+from .config import KEEP_WEIGHTS, error_status_of, harmless_rpcs, loaded_weights, open_node, policy_of
 from .consumer import Consumer
 from .engine_core import install
 from .middleware import Failures
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+CHANGE_WEIGHTS = (updates.RELOAD, *updates.UPDATE, "sleep")
+"""Calls that nobody takes for harmless."""
+SAID_MAX = 64
+"""Names of calls that are remembered, so that each is logged once."""
 
 
 @dataclass
@@ -67,8 +72,10 @@ class Scheduler(Control):
         super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
                          Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
                          {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": features_off})
-        self._weights_change = False
+        self._weights_change = self._update_is_open = False
         self._weights_id = ""
+        self._keep_weights = harmless_rpcs(vllm_config)
+        self._said: set[str] = set()
         self._last_words: list[str] = []
         self.joined = False
         self.stopped = self._stop_failed = False
@@ -78,9 +85,10 @@ class Scheduler(Control):
         install(vllm_config)
 
     def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
-             loads_first: bool = False) -> None:
+             loads_first: bool, keep_weights: set[str]) -> None:
         """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, how
-        all of them are stopped, and whether a step's loads may start before its forward."""
+        all of them are stopped, whether a step's loads may start before its forward, and which calls leave its weights
+        alone."""
         seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
         self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
@@ -91,6 +99,7 @@ class Scheduler(Control):
         if policy is not None:
             logger.info(policy.line())
             self._consumer.defaults = {"policy": policy.name}
+        self._keep_weights |= keep_weights
         self._alone = seam.siblings_of(scheduler.connector) is None
         self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
         self.joined = True
@@ -221,29 +230,52 @@ class Scheduler(Control):
         """No new leases until pause(False)."""
         self._producer.paused = paused
 
-    def weights_change(self) -> None:
+    def keeps_weights(self, call: str) -> bool:
+        """Whether this call of the workers is known to leave the weights alone."""
+        return call in self._keep_weights
+
+    def weights_change(self, call: str) -> None:
         """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
         waits is of the old ones."""
+        self._say_once(call)
         self._weights_change = self._prompts.cache_is_old = True
+        self._update_is_open |= call in updates.UPDATE
         self._weights.forget()
         self._producer.forget_started()
         self._consumer.forget_waiting()
 
-    def weights_id_given(self, weights_id: str, begins: bool) -> None:
-        """With one of the update's calls; "" if it has none."""
-        self._weights_id = weights_id or ("" if begins else self._weights_id)
+    def _say_once(self, call: str) -> None:
+        if call in CHANGE_WEIGHTS or call in self._said or len(self._said) == SAID_MAX:
+            return
+        self._said.add(call)
+        logger.warning('kvferry: collective_rpc %r may change the weights: no tickets and no loads until they have a name '
+                       '("weights_id" among its kwargs, or vLLM\'s weight version), or are reloaded from files. If it leaves '
+                       'them alone, put it into the option "%s"', call, KEEP_WEIGHTS)
 
-    def weights_have_changed(self) -> None:
-        """What they are is said by weights_reloaded(), weights_named(), or a weights_id. Nothing is carried before
-        cache_is_empty()."""
-        self._weights_change = False
-        if self._weights_id:
+    def weights_changed(self, call: str, weights_id: str, succeeded: bool) -> bool:
+        """False: with more calls they go on changing. What they are is said by weights_reloaded(), weights_named(), or a
+        weights_id. Nothing is carried before cache_is_empty()."""
+        self._weights_id = weights_id or (self._weights_id if call in updates.UPDATE_GOES_ON else "")
+        is_known = call in CHANGE_WEIGHTS
+        if is_known and not succeeded or call in updates.UPDATE and call != updates.UPDATE_ENDS:
+            return False
+        if self._update_is_open and not is_known:
+            return False
+        self._weights_change = self._update_is_open = False
+        if self._weights_id and succeeded:
             self._weights.name(self._weights_id)
         self._weights_id = ""
+        return True
 
-    def weights_reloaded(self, path: str | None, loaded_from_ns: int) -> None:
-        """vLLM has loaded them since then, from the files of its model or from another folder."""
-        self._weights.reload(loaded_from_ns, path)
+    def loads_configured(self, overrides: Any) -> None:
+        """vLLM's configuration has changed by these, or nobody knows how: None."""
+        self._weights.configure(overrides)
+
+    def weights_reloaded(self, from_files: tuple[bool, str | None], loaded_from_ns: int) -> None:
+        """vLLM has loaded them since then: updates.reloads_from()."""
+        reads_files, path = from_files
+        if reads_files:
+            self._weights.reload(loaded_from_ns, path)
 
     def weights_named(self, version: str) -> None:
         """Whoever has sent them has named them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -38,8 +38,26 @@ def loaded_files(model: ModelConfig, load: LoadConfig) -> list[Path]:
 
 class Weights(weights.Weights):
     def __init__(self, model: ModelConfig, load: LoadConfig, given: object = None) -> None:
-        super().__init__(lambda: loaded_files(self._model, load), given)
+        super().__init__(self._find_files, given)
         self._model = model
+        self._load: LoadConfig | None = load
+
+    def _find_files(self) -> list[Path]:
+        if self._load is None:
+            raise UnknownWeightsError(f"vLLM's configuration was changed, and nobody knows how it loads now: {HOW_TO_NAME}")
+        files = loaded_files(self._model, self._load)
+        if not files and self._generation > 1:
+            raise UnknownWeightsError(f"load_format {self._load.load_format!r} reads no files: {HOW_TO_NAME}")
+        return files
+
+    def configure(self, overrides: Any) -> None:
+        """vLLM's configuration has got these fields, by the part of it that they are in."""
+        fields = overrides.get("load_config") if isinstance(overrides, dict) and len(overrides) == 1 else None
+        if self._load is None or not isinstance(fields, dict) or not all(hasattr(self._load, name) for name in fields):
+            self._load = None
+            return
+        self._load = copy.copy(self._load)
+        vars(self._load).update(fields)
 
     def reload(self, loaded_from_ns: int, path: str | None) -> None:
         """vLLM has loaded them since then, from the files of its model or from another folder."""
