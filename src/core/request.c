@@ -80,7 +80,7 @@ static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, co
     return KVF_INCOMPATIBLE;
   }
   if (memcmp(ticket->prompt.model, prompt->model, sizeof(prompt->model)) != 0) {
-    *why = "computed with other weights or another LoRA adapter";
+    *why = "computed with other weights, another LoRA adapter, or by an engine that names media otherwise";
     return KVF_INCOMPATIBLE;
   }
   if (!is_near(context, ticket)) {

@@ -243,7 +243,7 @@ def vllm_config(policy: str = "recompute", ranks: int = 1, options: dict[str, An
         model_config=stand_in(
             ModelConfig, get_total_num_kv_heads=lambda: kv_heads, get_total_num_hidden_layers=lambda: 2,
             hf_text_config=SimpleNamespace(to_dict=lambda: {"num_key_value_heads": kv_heads}),
-            multimodal_config=None, use_mla=False, enable_sleep_mode=False),
+            model="toy", multimodal_config=None, use_mla=False, enable_sleep_mode=False),
         cache_config=stand_in(CacheConfig, enable_prefix_caching=True), load_config=stand_in(LoadConfig, load_format="dummy"),
         speculative_config=None, lora_config=None)
 

@@ -264,6 +264,10 @@ def test_what_changes_a_prompt_s_kv_changes_its_identity() -> None:
         (20, {}), (21, {}), (20, {"cache_salt": "s"}), (20, {"mm_features": [image]}),
         (20, {"mm_features": [image, image]})]]
     found.append(prompts("other weights").of(request("a", 20)))
+    elsewhere = vllm_config()
+    elsewhere.model_config.model = "/elsewhere/toy"
+    found.append(Prompts(elsewhere, prompts()._weights).of(request("a", 20, mm_features=[image])))
+    assert Prompts(elsewhere, prompts()._weights).of(request("a", 20)) == found[0]
     assert len(set(found)) == len(found)
     assert prompts().of(request("b", 20)) == found[0]
 

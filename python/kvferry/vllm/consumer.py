@@ -11,6 +11,7 @@ from kvferry import Error, _kvferry
 from kvferry.engine import consumer
 from kvferry.engine.consumer import DISCARDED, PREEMPTED, Arrival, Phase
 from kvferry.engine.errors import Failures
+from kvferry.engine.log import limited
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity
 from kvferry.engine.metrics import Counters
 
@@ -18,7 +19,7 @@ from . import seam
 from .config import in_flight
 from .groups import Groups
 from .layout import ranks_of
-from .requests import OPTIONS, Prompts, options_of, ticket_of
+from .requests import MEDIA_NAME, OPTIONS, Prompts, media_name_of, options_of, ticket_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -65,6 +66,13 @@ class Consumer(consumer.Consumer):
             self.open(arrival, self._handed_over(request), self.defaults | options_of(request))
         except (Error, ValueError) as error:
             self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
+
+    def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:
+        super()._refuse(arrival, status, verdict)
+        theirs, ours = media_name_of(arrival.request), self._prompts.media_name
+        if status == _kvferry.INCOMPATIBLE and theirs not in (None, ours):
+            limited.warning("kvferry: prompts with media load only from an engine whose model has the same path or name: it "
+                            "is %r there, and %r here", theirs, ours, reason=MEDIA_NAME)
 
     def offer(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens after the `computed` first ones a load would bring; None: it is not to be admitted."""

@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 CONFIG_FILES = ("config.json", "params.json")
+"""vLLM reads the second where its config_format is, or turns out to be, mistral."""
+QUANTIZATION_FILES = ("hf_quant_config.json", "quant_config.json", "quantization_config.json", "quantize_config.json")
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "tekken.json")
+NOT_OF_A_PROCESSOR = {"vocab", "special_tokens", "processor_class", "transformers_version"}
+"""Of these files: a prompt has its token ids."""
+NOT_OF_MEDIA = {"limit_per_prompt", "language_model_only", "enable_mm_embeds", "allow_missing_mm_embeddings", "mm_processor_cache_gb",
+                "mm_processor_cache_type", "mm_shm_cache_max_object_size_mb", "mm_encoder_only", "mm_encoder_tp_mode",
+                "mm_encoder_attn_backend", "interleave_mm_strings", "skip_mm_profiling", "mm_tensor_ipc", "mm_ipc_gpu_memory_gb"}
+"""Of vLLM's MultiModalConfig: how much may come, where it is kept, and which kernel computes it. All else may change what the
+model is given."""
 NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "torch_dtype", "dtype"}
 """Where and by what the file was written; the type in use is a field of its own."""
 WINDOW_FIELDS = ("sliding_window", "extra_retained_tokens", "attention_chunk_size")
@@ -44,11 +54,19 @@ def _digest(value: Any) -> str:
 
 def _config(model: ModelConfig) -> str:
     """The model's configuration as its author has written it: with it, and overrides, come the positions (rope)."""
-    for name in CONFIG_FILES:
-        content = seam.hf_config_file(model, name)
-        if content is not None:
-            return _digest({key: value for key, value in content.items() if key not in NOT_OF_THE_MODEL})
-    return _digest(model.hf_config.to_dict())
+    configs = CONFIG_FILES[:1] if model.config_format == "hf" else CONFIG_FILES
+    found = {name: content for name in configs + QUANTIZATION_FILES
+             if (content := seam.hf_file(model.hf_config_path or model.model, model.revision, name)) is not None}
+    if not found.keys() & set(configs):
+        found["as loaded"] = model.hf_config.to_dict()
+    return _digest({name: {key: value for key, value in content.items() if key not in NOT_OF_THE_MODEL}
+                    for name, content in found.items()})
+
+
+def _code(model: ModelConfig) -> str:
+    """The model's own program, which vLLM runs with --trust-remote-code."""
+    files = seam.code_files(model) if model.trust_remote_code else []
+    return _digest(sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)) if files else "none"
 
 
 def _overrides(model: ModelConfig) -> str:
@@ -107,10 +125,23 @@ def _attention(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> str:
     return "cpu:" + ",".join(sorted(kernels))
 
 
+def _processor(model: ModelConfig) -> str:
+    """What is done to pictures, video and sound before the model: vLLM's hash is of a medium as it came."""
+    files = {name: seam.hf_file(model.model, model.revision, name) or {} for name in PROCESSOR_FILES}
+    media = model.multimodal_config
+    usual = type(media)()
+    changed = {name: value for name, value in vars(media).items()
+               if name not in NOT_OF_MEDIA and value != getattr(usual, name, None)}
+    return _digest([changed, {name: {key: value for key, value in content.items() if key not in NOT_OF_A_PROCESSOR}
+                              for name, content in files.items()}])
+
+
 def identity_fields(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> dict[str, str]:
     model = vllm_config.model_config
     return {
+        **({"processor": _processor(model)} if model.multimodal_config is not None else {}),
         "config": _config(model),
+        "code": _code(model),
         "overrides": _overrides(model),
         "positions": _positions(model),
         "dtype": str(model.dtype).removeprefix("torch."),

@@ -14,7 +14,7 @@ from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 from .adapters import Content
 from .config import lease_wait_s
 from .groups import Groups
-from .requests import OPTIONS, TICKET, Prompts, shorten, wants_handover
+from .requests import MEDIA_NAME, OPTIONS, TICKET, Prompts, shorten, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -123,6 +123,7 @@ class Producer(producer.Producer):
             return None
         return {
             **self._options_for_consumer(request),
+            **({MEDIA_NAME: self._prompts.media_name} if request.mm_features else {}),
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_block_ids": [],

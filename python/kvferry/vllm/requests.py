@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 TICKET = "kvferry_ticket"  # the field of kv_transfer_params that a consumer needs; the others are for the router
 
+MEDIA_NAME = "kvferry_media_name"
+"""The field of kv_transfer_params by which D can say why a prompt with media is refused."""
+NAME_CHARACTERS_MAX = 1024
+
 OPTIONS = "kvferry_options"
 """The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}."""
 
@@ -48,6 +52,12 @@ def options_of(request: Request) -> dict[str, str]:
     if not isinstance(options, dict):
         raise ValueError("not an object of names and values")
     return {name: option_text(value) for name, value in options.items()}
+
+
+def media_name_of(request: Request) -> str | None:
+    """After what the other engine names media, if it says so; anybody may say anything."""
+    name = (request.kv_transfer_params or {}).get(MEDIA_NAME) if request.mm_features else None
+    return name[:NAME_CHARACTERS_MAX] if isinstance(name, str) else None
 
 
 def shorten(request: Request, tokens: int) -> None:
@@ -77,6 +87,7 @@ class Prompts:
         self.cache_is_old = False
         multimodal = getattr(vllm_config.model_config, "multimodal_config", None)
         # vLLM hashes an image only if one of its caches needs that, and else counts them (renderers/base.py).
+        self.media_name = seam.name_of_media(vllm_config.model_config)
         self._images_are_counted = bool(multimodal and multimodal.mm_processor_cache_gb == 0
                                         and not vllm_config.cache_config.enable_prefix_caching)
         if self._images_are_counted:
@@ -97,6 +108,8 @@ class Prompts:
         if self.cache_is_old:
             return NoIdentity.CACHE_OLD
         model = weights.encode()
+        if request.mm_features:
+            model += b"\0" + self.media_name.encode() + b"\0"
         if request.lora_request is not None:
             content = self.content(request)
             if content is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -226,11 +227,33 @@ class Pool:
 
 # ---- content ----
 
-def hf_config_file(model: ModelConfig, name: str) -> dict[str, Any] | None:
-    """The model's file of this name as its author wrote it."""
+def hf_file(model: str, revision: str | None, name: str) -> dict[str, Any] | None:
+    """A model's file of this name as its author wrote it."""
     from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
-    found: dict[str, Any] | None = get_hf_file_to_dict(name, model.hf_config_path or model.model, model.revision)
+    found: dict[str, Any] | None = get_hf_file_to_dict(name, model, revision)
     return found
+
+
+def code_files(model: ModelConfig) -> list[Path]:
+    """Python files of the model, and of repositories that its configuration takes classes from."""
+    from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
+    config = get_hf_file_to_dict("config.json", model.hf_config_path or model.model, model.revision) or {}
+    classes = itertools.chain.from_iterable(one if isinstance(one, list) else [one] for one in config.get("auto_map", {}).values())
+    others = {str(name).partition("--")[0] for name in classes if "--" in str(name)}
+    folders = [_folder_of(model.model, model.revision), *(_folder_of(name, model.code_revision) for name in sorted(others))]
+    return [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+
+
+def _folder_of(model: str, revision: str | None) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+    return Path(snapshot_download(model, revision=revision, allow_patterns="*.py"))
+
+
+def name_of_media(model: ModelConfig) -> str:
+    """What vLLM puts before a medium's content when it hashes the medium."""
+    return str(model.model)
 
 
 def cpu_kernel(dtype: torch.dtype, block_size: int, head_size: int | None, kv_dtype: str) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ LIMIT_S = 60.0
 COUNTED = ("--mm-processor-cache-gb", "0", "--no-enable-prefix-caching")
 NO_TICKETS, NOT_LOADED = "kvferry_no_tickets_total", "kvferry_not_loaded_total"
 UNHASHED = "images_unhashed"
+OTHER_COLOURS = {"image_mean": [0.1, 0.9, 0.2], "image_std": [0.1, 0.4, 0.9]}
 SAID_ONCE = "prompts with images are neither handed over nor loaded"
 
 
@@ -62,6 +65,19 @@ def build(target: Path) -> None:
                 weight.normal_(0.0, 1.0 if any(part in name for part in strong) else 0.2)
     model.save_pretrained(target)
     processor.save_pretrained(target)
+
+
+def change_processor(model: Path) -> None:
+    """Of the image processor alone, in whichever file transformers has written it to."""
+    changed = 0
+    for file in model.glob("*processor_config.json"):
+        content = json.loads(file.read_text())
+        part = content.get("image_processor", content)
+        if "image_mean" in part:
+            part.update(OTHER_COLOURS)
+            file.write_text(json.dumps(content))
+            changed += 1
+    assert changed
 
 
 def image(colours: tuple[str, str]) -> str:
@@ -105,8 +121,13 @@ def prefill(of: Engine, picture: str | None) -> Ticket | None:
 def rig_of(start: Callable[..., Callable[[str, str], Rig]], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Rig]:
     model: Path = tmp_path_factory.mktemp("models") / "images"
     build(model)
-    return start([replace(engine(name, model=model), args=args)
-                  for name, args in (("P", ()), ("D", ()), ("P-counted", COUNTED), ("D-counted", COUNTED))])
+    for name in ("elsewhere", "changed"):
+        shutil.copytree(model, model.parent / name)
+    change_processor(model.parent / "changed")
+    return start([replace(engine(name, model=folder), args=args) for name, folder, args in (
+        ("P", model, ()), ("D", model, ()), ("P-counted", model, COUNTED), ("D-counted", model, COUNTED),
+        ("D-kwargs", model, ("--mm-processor-kwargs", json.dumps(OTHER_COLOURS))),
+        ("D-changed", model.parent / "changed", ()), ("D-elsewhere", model.parent / "elsewhere", ()))])
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +159,31 @@ def test_another_image_s_ticket_is_refused(rig_of: Callable[..., Rig], right: di
     assert ask(rig.decoder, OTHER, prefill(rig.producer, ONE)).tokens == right[OTHER]
     assert trial.grown(before, rig.counters(), trial.LOADED) == 0
     assert trial.new_failures(before, rig.counters()) == {"bad_ticket": 1}
+
+
+@pytest.mark.parametrize("name", ["D-kwargs", "D-changed"])
+def test_an_engine_that_prepares_images_otherwise(rig_of: Callable[..., Rig], right: dict[str | None, list[int]], name: str) -> None:
+    rig = rig_of("P", name)
+    alone = ask(rig.decoder, ONE).tokens
+    rig.settle()
+    before = rig.counters()
+    assert ask(rig.decoder, ONE, prefill(rig.producer, ONE)).tokens == alone != right[ONE]
+    assert trial.grown(before, rig.counters(), trial.LOADED) == 0
+    assert trial.new_failures(before, rig.counters()) == {"incompatible": 1}
+    assert "processor differs" in rig.decoder.process.log.read_text()
+
+
+def test_the_same_model_elsewhere(rig_of: Callable[..., Rig], right: dict[str | None, list[int]]) -> None:
+    """vLLM names an image after the model's folder: such prompts are computed, all others load."""
+    rig = rig_of("P", "D-elsewhere")
+    loads(rig, None, right)
+    rig.settle()
+    before = rig.counters()
+    assert ask(rig.decoder, ONE, prefill(rig.producer, ONE)).tokens == right[ONE]
+    assert trial.grown(before, rig.counters(), trial.LOADED) == 0
+    assert trial.new_failures(before, rig.counters()) == {"incompatible": 1}
+    said = [line for line in rig.decoder.process.log.read_text().splitlines() if "prompts with media load only" in line]
+    assert len(said) == 1 and all(str(of.spec.model) in said[0] for of in (rig.producer, rig.decoder))
 
 
 def counted(of: Engine, name: str) -> int:
