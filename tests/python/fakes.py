@@ -17,6 +17,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
@@ -255,7 +256,7 @@ ERRORS = {"set": set, "dict": dict}[re.findall(r"self\.grammar_compile_error_req
 def vllm_scheduler(manager: Any = None, connector: Any = None, transfer: Any = None) -> Any:
     """Of vLLM's own class, with what kvferry looks at."""
     return stand_in(Scheduler, grammar_compile_error_reqs=ERRORS(), finished_recving_kv_req_ids=set(), requests={},
-                    kv_cache_manager=manager or FakeManager(), connector=connector,
+                    kv_cache_manager=manager or FakeManager(), connector=connector, pause_state=PauseState.UNPAUSED,
                     vllm_config=stand_in(VllmConfig, kv_transfer_config=transfer))
 
 

@@ -440,12 +440,14 @@ BETWEEN = {
     "reload, its end": ("collective_rpc", ("reload_weights",), "weights_reloaded"),
     "update": ("collective_rpc", ("start_weight_update",), "weights_change"),
     "update, its end": ("collective_rpc", ("finish_weight_update",), "weights_changed"),
-    "an id": ("collective_rpc", ("update_weights",), "weights_id_given"),
+    "an unknown call": ("collective_rpc", ("update_named_params",), "weights_change"),
+    "an unknown call, its end": ("collective_rpc", ("update_named_params",), "weights_changed"),
+    "a configuration": ("collective_rpc", ("update_config",), "loads_configured"),
     "a version": ("set_weight_version", ("7",), "weights_named"),
     "an adapter": ("add_lora", (SimpleNamespace(),), "adapter_called"),
     "an adapter's news": ("remove_lora", (1,), "take"),
 }
-BEFORE_IT = {"reset", "pause", "pause, its end", "shutdown", "sleep", "reload", "update"}
+BEFORE_IT = {"reset", "pause", "pause, its end", "shutdown", "sleep", "reload", "update", "an unknown call"}
 """What goes wrong does so before vLLM's own method runs."""
 
 

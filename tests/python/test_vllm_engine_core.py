@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,7 @@ from kvferry import _kvferry  # noqa: E402
 from kvferry.vllm import engine_core, scheduler, updates, worker  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.messages import Ending  # noqa: E402
+from vllm.v1.core.sched.interface import PauseState  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -238,6 +240,31 @@ def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.side.finish(a) == (False, None)
     wrapped("resume_scheduler", engine)
     engine.lend()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("was", [PauseState.UNPAUSED, PauseState.PAUSED_NEW])
+def test_a_pause_that_fails_is_none(monkeypatch: pytest.MonkeyPatch, was: PauseState, later: bool) -> None:
+    engine = Engine(monkeypatch)
+    engine.scheduler.pause_state = was
+    engine.scheduler.set_pause_state = lambda state: vars(engine.scheduler).update(pause_state=state)
+    engine.side.pause(was is not PauseState.UNPAUSED)
+    future: Future[None] = Future()
+
+    def pause(core: Any, *_: Any) -> Any:
+        core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+        if later:
+            return future
+        raise RuntimeError("of vLLM's")
+    around = engine_core._for_ours(engine_core.WRAPPERS["pause_scheduler"])
+    if later:
+        around(pause, engine, "keep")
+        assert engine.side.paused and engine.scheduler.pause_state is PauseState.PAUSED_ALL
+        future.set_exception(RuntimeError("of vLLM's"))
+    else:
+        with pytest.raises(RuntimeError):
+            around(pause, engine, "keep")
+    assert engine.scheduler.pause_state is was and engine.side.paused == (was is not PauseState.UNPAUSED)
 
 
 # ---- weights ----

@@ -126,6 +126,8 @@ CONTRACT: tuple[Entry, ...] = (
     _order(SCHEDULER + ".update_from_output", "requests that fail are ended there with an error, wherever they are",
            r"(set\(self\.grammar_compile_error_reqs\)\s+self\.grammar_compile_error_reqs\.clear\(\)"
            r"|= self\.grammar_compile_error_reqs\s+self\.grammar_compile_error_reqs = \{\})(?s:.*)FINISHED_ERROR"),
+    _call(SCHEDULER + ".set_pause_state", "an engine whose pause has failed goes on", "self", "pause_state"),
+    _fields(SCHEDULER, "an engine whose pause has failed goes on", "pause_state"),
     _order(SCHEDULER + ".has_requests", "steps go on while has_pending_push_work()", r"has_pending_push_work\(\)"),
     _call(SCHEDULER + "._update_waiting_for_remote_kv", "a request goes on when its load is over", "self", "request"),
     _order(SCHEDULER + "._update_waiting_for_remote_kv",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,16 +108,26 @@ def _reset_prefix_cache(engine: Any, side: Scheduler, call: Callable[..., bool],
 
 def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mode: str = "abort",
                      clear_cache: bool = True) -> Any:
+    before = side.paused, seam.pause_state(engine)
     try:
         with all_of(side, "pause_scheduler"):
             side.pause(True)
             if mode == "abort":
                 side.aborting()
             end_transfers(engine, side, loads=mode != "wait")  # that mode lets requests end that have begun
-        return call(engine, mode, clear_cache)
+        paused = call(engine, mode, clear_cache)
     except BaseException:
-        side.pause(False)
+        _unpause(engine, side, *before)
         raise
+    if isinstance(paused, Future):  # it is complete later
+        paused.add_done_callback(lambda it: _unpause(engine, side, *before) if it.cancelled() or it.exception() else None)
+    return paused
+
+
+def _unpause(engine: Any, side: Scheduler, paused: bool, state: Any) -> None:
+    """A pause has failed, and its caller knows: vLLM would stand still until somebody resumes it."""
+    side.pause(paused)
+    seam.set_pause_state(engine, state)
 
 
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:

@@ -226,6 +226,10 @@ class Scheduler(Control):
         if self.joined:  # before its first request, an engine without a process of its own has not joined
             self._consumer.unload_waiting()
 
+    @property
+    def paused(self) -> bool:
+        return self._producer.paused
+
     def pause(self, paused: bool) -> None:
         """No new leases until pause(False)."""
         self._producer.paused = paused

@@ -111,6 +111,14 @@ def is_shut_down_at_once(engine: Any) -> bool:
     return bool(engine.shutdown_state.name == "REQUESTED" and engine.vllm_config.shutdown_timeout == 0)
 
 
+def pause_state(engine: Any) -> Any:
+    return engine.scheduler.pause_state
+
+
+def set_pause_state(engine: Any, state: Any) -> None:
+    engine.scheduler.set_pause_state(state)
+
+
 def has_adapters(engine: Any) -> bool:
     return engine.vllm_config.lora_config is not None
 
@@ -143,7 +151,7 @@ def loaded_and_waiting(scheduler: Scheduler) -> list[Request]:
     from vllm.v1.request import RequestStatus
     received = scheduler.finished_recving_kv_req_ids
     return [request for request in scheduler.requests.values() if request.num_computed_tokens > 0 and not request.resumable
-            and (request.status == RequestStatus.WAITING
+            and (request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
                  or (request.status == RequestStatus.WAITING_FOR_REMOTE_KVS and request.request_id in received))]
 
 

@@ -4,6 +4,7 @@ same on both sides are not carried."""
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pd import client, faults, trial, web
+from pd import client, faults, metrics, trial, web
 from pd.engine import Engine
 from pd.paths import FAST
 from pd.progress import wait_until
@@ -119,3 +120,60 @@ def test_reloaded_on_one_side_and_then_on_the_other(rig: Rig, folders: Path) -> 
     updated.settle()
     assert updated.expected(rig.question) != rig.expected(rig.question)
     expect.loaded(trial.run(updated, faults.HEALTHY), len(rig.question))
+
+
+# ---- more tickets than D has places for ----
+
+PLACES, MANY = 2, 8
+LONG = 48
+ARRIVE_S = 1.0
+LOADS = "kvferry_loads_total"
+
+
+@pytest.fixture(scope="module")
+def full(start: Callable[..., Callable[[str, str], Rig]], folders: Path) -> Rig:
+    """Most requests of many() are loaded, and wait."""
+    one = {"model": folders / "old", "blocks": 120}
+    made = start([engine("P-large", **one), replace(engine("D-small", **one), args=("--max-num-seqs", str(PLACES)))])
+    return replace(made("P-large", "D-small"), max_tokens=LONG)
+
+
+def many(rig: Rig, meanwhile: Callable[[], object]) -> list[client.Reply]:
+    """Their answers; `meanwhile` runs when all are loaded, and most have no place."""
+    rig.settle()
+    prompts = rig.prompts[:MANY]
+    before = metrics.total(rig.counters(), LOADS)
+    tickets = [rig.ticket(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(MANY) as pool:
+        call(rig.decoder, "/pause?mode=keep&clear_cache=false")
+        replies = [pool.submit(rig.decode, prompt, ticket) for prompt, ticket in zip(prompts, tickets)]
+        time.sleep(ARRIVE_S)  # one by one the first would have a place, and vLLM loads nothing for a D without places
+        call(rig.decoder, "/resume")
+        wait_until("waiting for the loads", lambda: metrics.total(rig.counters(), LOADS) >= before + MANY, LIMIT_S, every_s=0.02)
+        meanwhile()
+        return [reply.result() for reply in replies]
+
+
+@pytest.mark.parametrize("path", ["/pause?mode=keep&clear_cache=true", "/reset_prefix_cache?reset_running_requests=true"])
+def test_loaded_prompts_that_wait_are_no_obstacle(full: Rig, path: str) -> None:
+    right = [full.expected(prompt) for prompt in full.prompts[:MANY]]
+
+    def meanwhile() -> None:
+        answer = call(full.decoder, path)
+        assert answer.body.get("success", True)
+        call(full.decoder, "/resume")
+    replies = many(full, meanwhile)
+    assert [reply.tokens for reply in replies] == right
+    full.settle()
+
+
+def test_loaded_prompts_that_wait_are_of_the_new_weights(full: Rig, folders: Path) -> None:
+    """Without a pause, requests that had a place are of both weights: those are vLLM's own."""
+    old = [full.expected(prompt) for prompt in full.prompts[:MANY]]
+    replies = many(full, lambda: call(full.decoder, "/collective_rpc", {
+        "method": "reload_weights", "kwargs": {"weights_path": str(folders / "new")}}))
+    full.settle()
+    updated = replace(full)
+    new = [updated.expected(prompt) for prompt in full.prompts[:MANY]]
+    found = [reply.tokens == right for reply, right in zip(replies, new)]
+    assert sum(found) >= MANY - PLACES and all(a != b for a, b in zip(old, new))
