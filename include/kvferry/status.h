@@ -46,6 +46,7 @@ typedef enum kvf_status {
   KVF_ABORTED = -206,       /* the caller aborted it, or it did not start */
   KVF_NO_LEASE = -207,      /* no free lease slot, or the leased share of the pool is at its cap */
   KVF_DRAINING = -208,      /* the node takes no new leases */
+  KVF_LEASE_CROWDED = -209, /* more consumers than a producer can count are attached to the lease */
 
   /* A peer was lost; other peers are fine. */
   KVF_PEER_DOWN = -301,         /* connection refused or closed, or its breaker is open */

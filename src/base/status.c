@@ -57,6 +57,9 @@ static const kvf_status_info table[] = {
     STATUS(KVF_NO_LEASE, "no_lease", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The producer has no free lease, or its leased share of the pool is at the cap."),
     STATUS(KVF_DRAINING, "draining", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE, "The node takes no new leases."),
+    /* Others let go of it, or the producer's other engine has the prompt, too. */
+    STATUS(KVF_LEASE_CROWDED, "lease_crowded", KVF_LOST_REQUEST, HERE | ELSEWHERE | RECOMPUTE,
+           "More consumers are attached to the lease than the producer can count."),
 
     /* Not here: the breaker's probe finds out when the peer is back, loads do not wait for that. */
     STATUS(KVF_PEER_DOWN, "peer_down", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,

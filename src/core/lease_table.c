@@ -20,6 +20,17 @@ typedef enum store_phase {
 /* Of a consumer: one that has finished is in the state of its kvf_finish_kind. */
 enum { CONSUMER_NONE = 0, CONSUMER_ATTACHED = KVF_FINISH_DETACHED + 1 };
 
+typedef struct consumer {
+  kvf_consumer_key key;
+  uint8_t state;
+} consumer;
+
+/* Those that have no place in the slot. */
+typedef struct consumer_store {
+  uint32_t room;
+  consumer consumers[];
+} consumer_store;
+
 /* What is needed once a lease, and not by a renewal. */
 typedef struct block_list {
   uint64_t user;
@@ -40,8 +51,10 @@ struct kvf_lease_entry {
   uint8_t store;
   uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
-  uint8_t consumer_states[KVF_LEASE_CONSUMERS_MAX];
-  _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_MAX];
+  uint8_t any_completed;
+  _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
+  uint8_t consumer_states[KVF_LEASE_CONSUMERS_IN_SLOT];
+  consumer_store *more; /* NULL: there are no more than those */
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
@@ -69,6 +82,8 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(entry->cause == 0 || entry->word >= kvf_fence_word_ended(entry->id));
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
+  assert(is_live(entry) || entry->more == NULL);
+  assert(table->stored <= table->stored_max);
   assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
   (void)entry;
@@ -76,7 +91,8 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 
 kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config, uint64_t now_ns)
 {
-  *table = (kvf_lease_table){.config = config};
+  *table = (kvf_lease_table){
+      .config = config, .consumers_max = KVF_LEASE_CONSUMERS_MAX, .stored_max = KVF_LEASE_CONSUMERS_STORED};
   kvf_list_init(&table->stores);
   kvf_list_init(&table->ended);
   kvf_wheel_init(&table->wheel, now_ns);
@@ -98,6 +114,7 @@ void kvf_lease_table_free(kvf_lease_table *table)
   for (uint32_t slot = 0; table->unreleased > 0; slot++) {
     if (table->entries[slot].blocks != NULL) {
       free(table->entries[slot].blocks);
+      free(table->entries[slot].more);
       table->unreleased -= 1;
     }
   }
@@ -193,6 +210,7 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   memcpy(entry->token, lease->token, sizeof(entry->token));
   entry->digest = digest;
   entry->incomplete = incomplete;
+  entry->any_completed = false;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
   lengthen(table, entry, now_ns);
@@ -220,6 +238,15 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 
 /* ---- end ---- */
 
+static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
+{
+  if (entry->more != NULL) {
+    table->stored -= entry->more->room;
+    free(entry->more);
+    entry->more = NULL;
+  }
+}
+
 /* `word` ends the lease itself, or for a later id of the slot. */
 static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
 {
@@ -228,6 +255,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   kvf_wheel_disarm(&table->wheel, &entry->timer);
   entry->cause = (uint8_t)cause;
   entry->incomplete = false;
+  drop_store(table, entry);
   set_word(table, entry, word);
   table->live -= 1;
   table->counters.ended[cause] += 1;
@@ -287,39 +315,90 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 
 /* ---- consumers ---- */
 
-static unsigned first_in_state(const kvf_lease_entry *entry, uint8_t state)
+static uint32_t places(const kvf_lease_entry *entry)
 {
-  unsigned i = 0;
-  while (i < KVF_LEASE_CONSUMERS_MAX && entry->consumer_states[i] != state) {
+  return KVF_LEASE_CONSUMERS_IN_SLOT + (entry->more != NULL ? entry->more->room : 0);
+}
+
+static uint8_t *state_at(kvf_lease_entry *entry, uint32_t i)
+{
+  return i < KVF_LEASE_CONSUMERS_IN_SLOT ? &entry->consumer_states[i]
+                                         : &entry->more->consumers[i - KVF_LEASE_CONSUMERS_IN_SLOT].state;
+}
+
+static kvf_consumer_key *key_at(kvf_lease_entry *entry, uint32_t i)
+{
+  return i < KVF_LEASE_CONSUMERS_IN_SLOT ? &entry->consumers[i]
+                                         : &entry->more->consumers[i - KVF_LEASE_CONSUMERS_IN_SLOT].key;
+}
+
+/* places() if there is none. */
+static uint32_t first_in_state(kvf_lease_entry *entry, uint8_t state)
+{
+  uint32_t i = 0;
+  while (i < places(entry) && *state_at(entry, i) != state) {
     i++;
   }
   return i;
 }
 
-static bool any_in_state(const kvf_lease_entry *entry, uint8_t state)
+static bool any_in_state(kvf_lease_entry *entry, uint8_t state)
 {
-  return first_in_state(entry, state) < KVF_LEASE_CONSUMERS_MAX;
+  return first_in_state(entry, state) < places(entry);
 }
 
-/* The consumer's index, and it is attached if it was not known; KVF_LEASE_CONSUMERS_MAX if there is no room. */
-static unsigned find_or_attach(kvf_lease_entry *entry, const kvf_consumer_key *key)
+/* Twice as many places, as far as the limits go. False: there are no more. */
+static bool add_places(kvf_lease_table *table, kvf_lease_entry *entry)
 {
-  unsigned i = 0;
-  for (; i < KVF_LEASE_CONSUMERS_MAX; i++) {
-    if (entry->consumer_states[i] != CONSUMER_NONE && entry->consumers[i].request_id == key->request_id &&
-        memcmp(&entry->consumers[i].incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
-      return i;
-    }
+  const uint32_t room = places(entry) - KVF_LEASE_CONSUMERS_IN_SLOT;
+  uint32_t more = places(entry);
+  more = more < table->consumers_max - places(entry) ? more : table->consumers_max - places(entry);
+  more = more < table->stored_max - table->stored ? more : table->stored_max - table->stored;
+  if (more == 0) {
+    return false;
   }
-  static const uint8_t room[] = {CONSUMER_NONE, KVF_FINISH_DETACHED, KVF_FINISH_ABORTED};
-  for (unsigned k = 0; i == KVF_LEASE_CONSUMERS_MAX && k < sizeof(room); k++) {
-    i = first_in_state(entry, room[k]);
+  consumer_store *store = realloc(entry->more, sizeof(*store) + (room + more) * sizeof(store->consumers[0]));
+  if (store == NULL) {
+    return false;
   }
-  if (i < KVF_LEASE_CONSUMERS_MAX) {
-    entry->consumer_states[i] = CONSUMER_ATTACHED;
-    entry->consumers[i] = *key;
+  memset(&store->consumers[room], CONSUMER_NONE, more * sizeof(store->consumers[0]));
+  store->room = room + more;
+  entry->more = store;
+  table->stored += more;
+  return true;
+}
+
+/* places() if there is none. */
+static uint32_t find_place(kvf_lease_table *table, kvf_lease_entry *entry)
+{
+  static const uint8_t finished[] = {KVF_FINISH_DETACHED, KVF_FINISH_ABORTED, KVF_FINISH_COMPLETED};
+  uint32_t i = first_in_state(entry, CONSUMER_NONE);
+  if (i < places(entry) || add_places(table, entry)) {
+    return i;
+  }
+  for (unsigned k = 0; i == places(entry) && k < sizeof(finished); k++) {
+    i = first_in_state(entry, finished[k]);
   }
   return i;
+}
+
+/* The consumer's state; it is attached if it was not known. NULL: there is no room for it. */
+static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, const kvf_consumer_key *key)
+{
+  for (uint32_t i = 0; i < places(entry); i++) {
+    const kvf_consumer_key *known = key_at(entry, i);
+    if (*state_at(entry, i) != CONSUMER_NONE && known->request_id == key->request_id &&
+        memcmp(&known->incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
+      return state_at(entry, i);
+    }
+  }
+  const uint32_t place = find_place(table, entry);
+  if (place == places(entry)) {
+    return NULL;
+  }
+  *key_at(entry, place) = *key;
+  *state_at(entry, place) = CONSUMER_ATTACHED;
+  return state_at(entry, place);
 }
 
 /* The state of the lease that a peer names. *out is its entry, if it is the one that the slot is at. */
@@ -368,23 +447,25 @@ kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now
   if (!is_live(entry)) {
     return state;
   }
-  unsigned i = find_or_attach(entry, key);
-  bool is_known = i < KVF_LEASE_CONSUMERS_MAX;
-  bool is_attached = is_known && entry->consumer_states[i] == CONSUMER_ATTACHED;
+  uint8_t *consumer_state = find_or_attach(table, entry, key);
+  if (renews && consumer_state == NULL) {
+    return KVF_LEASE_STATE_CROWDED;
+  }
+  const bool is_attached = consumer_state != NULL && *consumer_state == CONSUMER_ATTACHED;
   if (renews) {
-    if (is_attached || !is_known) {
+    if (is_attached) {
       lengthen(table, entry, now_ns);
     }
     return state;
   }
   if (is_attached) {
-    entry->consumer_states[i] = (uint8_t)kind;
+    *consumer_state = (uint8_t)kind;
+    entry->any_completed |= kind == KVF_FINISH_COMPLETED;
   }
-  bool any_completed = any_in_state(entry, KVF_FINISH_COMPLETED);
-  if (any_in_state(entry, CONSUMER_ATTACHED) || (!any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
+  if (any_in_state(entry, CONSUMER_ATTACHED) || (!entry->any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
     return state;
   }
-  end_own(table, entry, any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_ENDED;
 }
 

@@ -17,7 +17,9 @@
  *
  * A consumer is one load of another engine, and its control node speaks for all its ranks. It attaches with its first
  * renewal or finish; however often a message comes, and in whatever order, it counts once. One that has finished stays
- * as it has finished. At most KVF_LEASE_CONSUMERS_MAX are known of a lease.
+ * as it has finished, unless its place is needed. At most KVF_LEASE_CONSUMERS_MAX are known of a lease, and those
+ * beyond KVF_LEASE_CONSUMERS_IN_SLOT have their place from a store of KVF_LEASE_CONSUMERS_STORED for all leases of the
+ * table.
  *
  * kvf_lease arguments of renew, finish and authorize, and consumers, come from peers and may hold anything.
  */
@@ -30,7 +32,9 @@
 #include "wire/layout.h"
 #include "wire/lease_message.h"
 
-#define KVF_LEASE_CONSUMERS_MAX 4
+#define KVF_LEASE_CONSUMERS_IN_SLOT 4
+#define KVF_LEASE_CONSUMERS_MAX 256
+#define KVF_LEASE_CONSUMERS_STORED 16384
 
 typedef struct kvf_consumer_key {
   kvf_incarnation incarnation;
@@ -53,8 +57,11 @@ typedef struct kvf_lease_table {
   const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms */
   kvf_list stores;
   kvf_list ended;
-  uint32_t live;       /* published and not ended */
-  uint32_t unreleased; /* published and not given back yet */
+  uint32_t live;          /* published and not ended */
+  uint32_t unreleased;    /* published and not given back yet */
+  uint32_t stored;        /* places for consumers beside those in the slots */
+  uint32_t consumers_max; /* KVF_LEASE_CONSUMERS_MAX and _STORED, unless a test has fewer */
+  uint32_t stored_max;
   kvf_lease_counters counters;
   kvf_wheel wheel;
 } kvf_lease_table;
@@ -86,14 +93,15 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
 /* What a consumer says of a lease; returns the state afterwards.
  *
  * KVF_FINISH_NONE is a renewal: attaches the consumer, and lengthens the lease unless the consumer has finished, for
- * then the renewal is a late one. Where there is no room for another consumer it is not attached: the lease is
- * lengthened, but may end as soon as those that are attached have finished. The lease is KVF_LEASE_STATE_NOT_PUBLISHED,
- * although it counts the renewal, until its live word has been stored.
+ * then the renewal is a late one. KVF_LEASE_STATE_CROWDED: there is no room for another consumer, and nothing has
+ * changed. The lease is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been
+ * stored.
  *
  * With any other kind it will not read (any more). Ends the lease if none is attached and one has completed or aborted:
  * those that have only detached leave it to others, until it runs out. Where there is no room for the consumer, nothing
  * happens. One that finished without having attached is noted, so that a delayed renewal of its does not attach it;
- * when room is needed those that detached are forgotten first, then those that aborted. */
+ * when room is needed those that detached are forgotten first, then those that aborted, then those that completed:
+ * never one that is attached. */
 kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                             const kvf_consumer_key *key, kvf_finish_kind kind);
 

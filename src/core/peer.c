@@ -535,7 +535,7 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
 {
   kvf_context *context = peers->context;
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION,
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION_MIN,
                      .version_max = KVF_PROTOCOL_VERSION,
                      .role = peers->is_control ? KVF_ROLE_CONTROL : KVF_ROLE_RANK,
                      .client = context->incarnation,
@@ -608,7 +608,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   kvf_context *context = peers->context;
   kvf_challenge challenge;
   uint8_t expected[KVF_HASH_BYTES];
-  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION ||
+  if (kvf_challenge_decode(body, body_bytes, &challenge) != KVF_OK || !kvf_protocol_is_known(challenge.version) ||
       is_nobody(&challenge.server)) {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;

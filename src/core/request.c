@@ -369,6 +369,9 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
 
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  if (request->crowded && request->own.merged.status == KVF_LEASE_EXPIRED) {
+    request->own.merged.status = KVF_LEASE_CROWDED; /* that is why the lease ended without it */
+  }
   request->verdict = decide(requests, now_ns, &request->options,
                             (kvf_policy_input){.report = request->own.merged,
                                                .keep_from_tokens = request->options.keep_from_tokens,
@@ -568,6 +571,9 @@ static void on_rank_state(kvf_requests *requests, uint64_t now_ns, kvf_request_r
     lose(requests, now_ns, rank, KVF_LEASE_EXPIRED);
   } else if (state == KVF_LEASE_STATE_UNKNOWN) {
     lose(requests, now_ns, rank, KVF_LEASE_UNKNOWN);
+  } else if (state == KVF_LEASE_STATE_CROWDED) {
+    rank->request->crowded = true;
+    lose(requests, now_ns, rank, KVF_LEASE_CROWDED); /* not attached, it may lose the blocks at any moment */
   }
 }
 

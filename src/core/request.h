@@ -52,6 +52,7 @@ struct kvf_request {
   uint64_t user;
   kvf_request_state state;
   kvf_finish_kind finish; /* what FINISHING tells */
+  bool crowded;           /* its lease has no room for it */
   bool begun;
   bool verdict_pending;
   bool stuck_given;

@@ -139,7 +139,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_context *context = sessions->context;
-  kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION, .server = context->incarnation};
+  kvf_challenge challenge = {.version = session->version, .server = context->incarnation};
   size_t *bytes = &session->challenge_bytes;
   return kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce)) == KVF_OK &&
          kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge,
@@ -169,10 +169,10 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed hello");
     return;
   }
-  if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION) {
+  if (hello.version_min > KVF_PROTOCOL_VERSION || hello.version_max < KVF_PROTOCOL_VERSION_MIN) {
     char message[KVF_MESSAGE_BYTES_MAX];
-    (void)snprintf(message, sizeof(message), "no protocol version in common: this node speaks %d (kvferry %s)",
-                   KVF_PROTOCOL_VERSION, KVF_VERSION_TEXT);
+    (void)snprintf(message, sizeof(message), "no protocol version in common: this node speaks %d to %d (kvferry %s)",
+                   KVF_PROTOCOL_VERSION_MIN, KVF_PROTOCOL_VERSION, KVF_VERSION_TEXT);
     refuse(sessions, session, now_ns, KVF_INCOMPATIBLE, message);
     return;
   }
@@ -184,6 +184,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   }
   session->client = hello.client;
   session->role = hello.role;
+  session->version = hello.version_max < KVF_PROTOCOL_VERSION ? hello.version_max : KVF_PROTOCOL_VERSION;
   memcpy(session->hello, body, body_bytes);
   session->hello_bytes = body_bytes;
   if (!send_challenge(sessions, session)) {
@@ -231,7 +232,7 @@ static bool send_welcome(kvf_sessions *sessions, kvf_session *session)
     }
   }
   sent->session_id = session->id;
-  sent->version_min = KVF_PROTOCOL_VERSION;
+  sent->version_min = KVF_PROTOCOL_VERSION_MIN;
   sent->version_max = KVF_PROTOCOL_VERSION;
   (void)snprintf(sent->library, sizeof(sent->library), "%s", KVF_VERSION_TEXT);
   size_t room = kvf_welcome_bytes_max(sent);
@@ -286,6 +287,9 @@ static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64
     const kvf_consumer_key key = {.incarnation = session->client, .request_id = item->request_id};
     kvf_lease_state state =
         kvf_lease_table_on_consumer(sessions->leases, now_ns, &item->lease, &key, (kvf_finish_kind)item->kind);
+    if (state == KVF_LEASE_STATE_CROWDED && session->version < KVF_PROTOCOL_CROWDED) {
+      state = KVF_LEASE_STATE_NOT_PUBLISHED; /* the peer tries again until its deadline */
+    }
     states.items[i] = (kvf_lease_states_item){item->lease.id, item->lease.slot, item->request_id, (uint8_t)state};
   }
   uint8_t answer[KVF_LEASE_STATES_BYTES_MAX];

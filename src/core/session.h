@@ -38,6 +38,7 @@ struct kvf_session {
   kvf_key key;           /* of this session */
   kvf_incarnation client;
   uint8_t role;
+  uint16_t version; /* of the protocol, that both speak */
   kvf_budget find_budget;
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;

@@ -147,7 +147,7 @@ static kvf_status answer_challenge(const probe *p, const uint8_t *hello, size_t 
   if (status != KVF_OK) {
     return status;
   }
-  if (kvf_challenge_decode(body, bytes, &challenge) != KVF_OK || challenge.version != KVF_PROTOCOL_VERSION) {
+  if (kvf_challenge_decode(body, bytes, &challenge) != KVF_OK || !kvf_protocol_is_known(challenge.version)) {
     return KVF_PROTOCOL;
   }
   if (kvf_handshake_server_proof(p->keys, hello, hello_bytes, &challenge, expected) != KVF_OK ||
@@ -191,7 +191,8 @@ static kvf_status take_welcome(const probe *p)
 static kvf_status shake_hands(probe *p)
 {
   uint64_t began_ns = kvf_clock_now();
-  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
+  kvf_hello hello = {
+      .version_min = KVF_PROTOCOL_VERSION_MIN, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CHECK};
   uint8_t body[KVF_HELLO_BYTES_MAX];
   size_t bytes = 0;
   if (!kvf_random(hello.nonce, sizeof(hello.nonce)) || kvf_handshake_key_id(p->keys, hello.key_id) != KVF_OK ||

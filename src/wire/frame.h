@@ -7,11 +7,20 @@
 #ifndef KVF_WIRE_FRAME_H
 #define KVF_WIRE_FRAME_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "kvferry/status.h"
 
-#define KVF_PROTOCOL_VERSION 7
+/* Two nodes speak the latest version that both know. */
+#define KVF_PROTOCOL_VERSION 8
+#define KVF_PROTOCOL_VERSION_MIN 7
+#define KVF_PROTOCOL_CROWDED 8 /* the first with KVF_LEASE_STATE_CROWDED */
+
+static inline bool kvf_protocol_is_known(uint32_t version)
+{
+  return version >= KVF_PROTOCOL_VERSION_MIN && version <= KVF_PROTOCOL_VERSION;
+}
 
 #define KVF_FRAME_HEADER_BYTES 8
 #define KVF_FRAME_BODY_BYTES_MAX 262144

@@ -54,7 +54,7 @@ static bool states_are_valid(const kvf_lease_states *states)
   for (uint32_t i = 0; valid && i < states->count; i++) {
     const kvf_lease_states_item *item = &states->items[i];
     valid = item->lease_id <= KVF_LEASE_ID_MAX && item->state >= KVF_LEASE_STATE_LIVE &&
-            item->state <= KVF_LEASE_STATE_UNKNOWN;
+            item->state <= KVF_LEASE_STATE_CROWDED;
   }
   return valid;
 }

@@ -41,7 +41,8 @@ typedef enum kvf_lease_state {
   KVF_LEASE_STATE_LIVE = 1,
   KVF_LEASE_STATE_NOT_PUBLISHED = 2,
   KVF_LEASE_STATE_ENDED = 3,
-  KVF_LEASE_STATE_UNKNOWN = 4 /* never heard of, or another token */
+  KVF_LEASE_STATE_UNKNOWN = 4, /* never heard of, or another token */
+  KVF_LEASE_STATE_CROWDED = 5 /* no room for another consumer. From KVF_PROTOCOL_CROWDED on: before it, NOT_PUBLISHED */
 } kvf_lease_state;
 
 typedef struct kvf_lease_states_item {

@@ -76,6 +76,7 @@ class Sides:
         self.manager.groups = (SOURCE,) * self._groups
         self.vllm = vllm_scheduler(self.manager)
         join(self.scheduler, self.vllm, [side.address() for side in self.workers], self.workers)
+        self.has_places = True
         self.silent: set[int] = set()
         """Ranks that are stuck: they do later what they are told now."""
         self._orders: list[list[Orders]] = [[] for _ in self.workers]
@@ -128,7 +129,7 @@ class Sides:
         one = request(f"cmpl-d{next(ids)}-0-00000000", TOKENS, params=params)
         self.requests[one.request_id] = one
         self.scheduler.arrive(one)
-        external, _ = self.scheduler.offer(one, 0)
+        external, _ = self.scheduler.offer(one, 0) if self.has_places else (0, False)
         if external:
             self.scheduler.admit(one, FakeBlocks(*[TARGET] * self._groups), external)
         one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING

@@ -414,6 +414,7 @@ def test_a_request_has_options_of_its_own() -> None:
     ({"bad": 1}, "kvferry_options: bad is not an option of a request"),
     (["policy", "fail"], "kvferry_options: not an object of names and values"),
     ("fail", "kvferry_options: not an object of names and values"),
+    ({1: "fail"}, "kvferry_options: not an object of names and values"),
 ])
 def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     refusal = verdict(FAIL, _kvferry.INVALID)

@@ -201,6 +201,18 @@ def lease_unknown(world: World) -> tuple[Sides, Params]:
     return world.engine(), producer.prefill()
 
 
+def lease_crowded(world: World) -> tuple[Sides, Params]:
+    """All others of the lease's consumers are requests of the same engine."""
+    params = world.prefill(**PATIENT)
+    consumer = world.engine()
+    consumer.has_places = False
+    prompt = consumer.scheduler._prompts.of(request("another", TOKENS))
+    assert isinstance(prompt, bytes)
+    for _ in range(CONSUMERS_MAX):
+        consumer.scheduler._node.request_open(params["kvferry_ticket"], prompt, 0, {}, 0)
+    return consumer, params
+
+
 def deadline(world: World) -> tuple[Sides, Params]:
     return world.engine(load_timeout_ms=100, handshake_timeout_ms=5000), world.prefill(advertise=world.listener())
 
@@ -219,11 +231,15 @@ def rank_lost(world: World) -> tuple[Sides, Params]:
     return consumer, world.prefill(ranks=2, **PATIENT)
 
 
+CONSUMERS_MAX = 256
+"""KVF_LEASE_CONSUMERS_MAX"""
+
 Provoke = Callable[[World], tuple[Sides, Params]]
 AT_THE_TICKET: list[Provoke] = [bad_ticket, incompatible]
 IN_THE_HANDSHAKE: list[Provoke] = [peer_down, handshake_timeout, handshake_refused, peer_restarted, protocol]
 IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_resource]
-IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, deadline, rank_lost]
+IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, lease_crowded, deadline,
+                                  rank_lost]
 ALL = [*AT_THE_TICKET, *IN_THE_HANDSHAKE, *IN_THE_SET_UP, *IN_THE_TRANSFER]
 OF_A_STOPPED_PRODUCER = {"transfer_stalled"}
 """For that a producer has to be a process: tests/e2e/test_policy.py reads it at the client of a real engine."""

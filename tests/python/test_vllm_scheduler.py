@@ -360,3 +360,52 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
     assert len(storm.given) + len(no_tickets) == len(p.answers)
     run([p, d], lambda: used(p) == used(d) == 0)
     assert stat(p, "leases_reserved") == 0
+
+
+# ---- whatever a client, or a frontend other than vLLM's, may put into kv_transfer_params ----
+
+def nested(depth: int) -> Any:
+    made: Any = []
+    for _ in range(depth):
+        made = [made]
+    return made
+
+
+def odd(ticket: Any) -> dict[str, Any]:
+    text, options = ticket["kvferry_ticket"], {"kvferry_options"}
+    assert not options & ticket.keys()
+    with_options = {
+        "lists as deep as the limit": nested(20), "an object too deep": {"policy": nested(5000)}, "text": "fail", "a list": ["policy"],
+        "numbers as names": {1: "fail"}, "NUL in a name": {"policy\0x": "fail"}, "NUL in a value": {"policy": "recompute\0x"},
+        "no name": {"": ""}, "null": {"policy": None}, "a large number": {"load_timeout_ms": 10**18},
+        "many digits": {"load_timeout_ms": "9" * 100_000}, "below zero": {"load_timeout_ms": -5}, "NaN": {"load_timeout_ms": float("nan")}}
+    return {
+        **{f"options: {name}": {**ticket, "kvferry_options": value} for name, value in with_options.items()},
+        "a list": [1, 2], "a text": "do_remote_prefill", "a number": 7, "numbers as names": {1: 2}, "true": True, "bytes": b"x",
+        "too deep": {**ticket, "x": nested(5000)}, "deep objects": {**ticket, "x": {"a": {"b": nested(100)}}},
+        "NUL in the ticket": {**ticket, "kvferry_ticket": text[:50] + "\0" + text[51:]},
+        "a ticket in a list": {**ticket, "kvferry_ticket": [text]}, "both flags": {**ticket, "do_remote_decode": True},
+        "objects as flags": {"do_remote_prefill": {"a": 1}, "do_remote_decode": [0]}}
+
+
+ODD = list(odd({"kvferry_ticket": "x" * 100}))
+REFUSED = [name for name in ODD if name not in {
+    "options: null", "NUL in the ticket", "a ticket in a list", "both flags", "objects as flags", "options: no name"}]
+
+
+@pytest.mark.parametrize("of", ["p", "d"])
+@pytest.mark.parametrize("name", ODD)
+def test_odd_parameters_end_in_an_answer_or_an_error(engine: Callable[..., ModelEngine], caplog: pytest.LogCaptureFixture, name: str,
+                                                     of: str) -> None:
+    p, d = engine("p", blocks=60), engine("d", blocks=60)
+    params = odd(prefill(p, "first", PROMPT))[name]
+    asked = p if of == "p" else d
+    asked.ask("odd", PROMPT, 5, params)
+    run([p, d], lambda: "odd" in asked.finished)
+    assert asked.answers["odd"] == right_answer(PROMPT, 5) or str(asked.finished["odd"][0]) == "error"
+    assert "internal error" not in caplog.text and not asked.side.stopped
+    if name in REFUSED and of == "d":
+        assert str(asked.finished["odd"][0]) == "error"
+    asked.ask("next", PROMPT, 5)
+    run([p, d], lambda: "next" in asked.finished)
+    assert asked.answers["next"] == right_answer(PROMPT, 5)

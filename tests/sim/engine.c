@@ -66,6 +66,7 @@ static void start_node(sim_world *world, const sim_engine *engine, sim_node *nod
   } else if (node->is_control && !engine->is_producer) {
     sim_find_know(world, node);
   }
+  node->core.leases.consumers_max = world->consumers_max;
   if (world->regions > 1) {
     node->core.loads.readers.spread_bytes = sizeof(uint64_t); /* else no load here has enough for two readers */
   }

@@ -1,7 +1,7 @@
 /* Tickets that should not be there: old ones, altered ones, those of another prompt (P1, P8). */
 #include "world.h"
 
-#define REPLAYS 6
+#define REPLAYS 8
 
 static uint32_t any_offer(sim_world *world)
 {
@@ -91,8 +91,6 @@ static bool tamper(sim_world *world, sim_job *job, uint32_t blocks)
   } else {
     uint32_t at = sim_choose(tape, content.counts[0]);
     content.ids[at] = (content.ids[at] + 1 + sim_choose(tape, blocks + 1)) % (blocks + 2); /* some are of no pool */
-    /* It has the token, and is a consumer of the lease. */
-    world->offers[job->offer].others++;
   }
   bool good = kvf_ticket_encode(&content, &world->mac, job->ticket, SIM_TICKET_BYTES, &bytes) == KVF_OK;
   job->ticket_bytes = (uint32_t)bytes;

@@ -117,11 +117,13 @@ static void choose_options(sim_world *world)
   config->loads_max = 64;
   config->connections_max = 64;
   config->lease_pool_share_percent = 100;
+  world->consumers_max = KVF_LEASE_CONSUMERS_MAX;
   if (sim_may(world, SIM_FAULT_TABLES)) {
     config->lease_slots = 1 + sim_choose(tape, SIM_SLOTS_MAX);
     config->loads_max = 1 + sim_choose(tape, 4);
     config->connections_max = 16 + sim_choose(tape, 16);
     config->lease_pool_share_percent = 100 - 10 * sim_choose(tape, 6);
+    world->consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT + sim_choose(tape, 2);
   }
   uint32_t transport = sim_choose(tape, 4);
   (void)snprintf(config->transports, sizeof(config->transports), "%s", transports[transport]);

@@ -31,7 +31,8 @@ static expected expect(const sim_world *world, const sim_job *job)
 static const char *what_is_wrong_early(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
 {
   const kvf_status_info *info = kvf_status_describe(verdict->status);
-  if (verdict->status != KVF_LEASE_EXPIRED && verdict->status != KVF_LEASE_UNKNOWN && info->lost != KVF_LOST_PEER) {
+  if (verdict->status != KVF_LEASE_EXPIRED && verdict->status != KVF_LEASE_UNKNOWN &&
+      verdict->status != KVF_LEASE_CROWDED && info->lost != KVF_LOST_PEER) {
     return "comes early without a reason";
   }
   if (verdict->action == KVF_ACTION_FAIL) {

@@ -61,6 +61,20 @@ void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank)
   offer->until_surely_ns[rank] = offer->until_ns[rank];
 }
 
+/* The rank has told the job so. */
+static bool is_attached(const sim_world *world, const sim_job *job, const sim_offer *offer, uint32_t rank)
+{
+  const uint32_t index = (uint32_t)(offer - world->offers);
+  const uint32_t attached = job->offer == index ? job->attached : job->other == index ? job->attached_other : 0;
+  return (attached & 1u << rank) != 0;
+}
+
+/* Whether its renewal surely lengthens the lease. */
+static bool has_a_place(const sim_world *world, const sim_job *job, const sim_offer *offer, uint32_t rank)
+{
+  return world->consumers_max == KVF_LEASE_CONSUMERS_MAX || is_attached(world, job, offer, rank);
+}
+
 static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_leases_item *item)
 {
   sim_offer *offer = offer_of(world, node, &item->lease);
@@ -78,7 +92,8 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
   uint64_t until_ns = kvf_time_min(world->now_ns + kvf_ms_to_ns(world->config.lease_ttl_ms), offer->until_max_ns[rank]);
   const sim_job *job = conn->end[0].node == SIM_NOBODY ? NULL : job_of(world, conn->end[0].node, item->request_id);
   offer->until_ns[rank] = until_ns;
-  if (job != NULL && needs_lease(world, job) && conn->end[0].life == job->life) {
+  if (job != NULL && needs_lease(world, job) && conn->end[0].life == job->life &&
+      has_a_place(world, job, offer, rank)) {
     offer->until_surely_ns[rank] = until_ns;
   }
 }
@@ -107,8 +122,6 @@ static void on_finished(sim_world *world, const sim_node *node, const kvf_leases
 
 void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offer, kvf_lease_end_cause cause)
 {
-  uint32_t index = (uint32_t)(offer - world->offers);
-  uint32_t consumers = offer->others;
   if (cause == KVF_LEASE_END_EXPIRED && world->now_ns < offer->until_surely_ns[node->rank]) {
     sim_fail(world, "P5", "node %u: lease %llu has run out before its time", node->index,
              (unsigned long long)offer->lease.id);
@@ -119,13 +132,9 @@ void sim_watch_end(sim_world *world, const sim_node *node, const sim_offer *offe
              (unsigned long long)offer->lease.id);
   }
   for (uint32_t i = 0; i < world->jobs_count; i++) {
-    consumers += world->jobs[i].offer == index || world->jobs[i].other == index;
-  }
-  for (uint32_t i = 0; i < world->jobs_count && consumers <= KVF_LEASE_CONSUMERS_MAX; i++) {
     const sim_job *job = &world->jobs[i];
-    uint32_t attached = job->offer == index ? job->attached : job->other == index ? job->attached_other : 0;
-    if ((cause == KVF_LEASE_END_COMPLETED || cause == KVF_LEASE_END_ABANDONED) && (attached & 1u << node->rank) != 0 &&
-        needs_lease(world, job)) {
+    if ((cause == KVF_LEASE_END_COMPLETED || cause == KVF_LEASE_END_ABANDONED) &&
+        is_attached(world, job, offer, node->rank) && needs_lease(world, job)) {
       sim_fail(world, "P5", "node %u: lease %llu ends while job %u is attached", node->index,
                (unsigned long long)offer->lease.id, i);
     }

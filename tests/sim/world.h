@@ -168,8 +168,7 @@ typedef struct sim_offer {
   kvf_lease lease;
   bool is_over; /* given back, or its engine is gone */
   bool preempted;
-  bool is_found;   /* by a job's find */
-  uint32_t others; /* consumers of its lease besides the jobs that are of this offer */
+  bool is_found; /* by a job's find */
   uint32_t ids[SIM_IDS_MAX];
   uint32_t published;                      /* ranks, as bits: */
   uint32_t ended;                          /* the event has come */
@@ -364,8 +363,9 @@ struct sim_world {
   bool healed; /* no new faults; the old ones have ended */
   uint32_t faults;
   bool has_key;
-  bool has_replicas; /* prompts are computed at two producers */
-  bool has_finds;    /* consumers ask for tickets, and take up what they were handed if they find none */
+  bool has_replicas;      /* prompts are computed at two producers */
+  uint32_t consumers_max; /* of a lease */
+  bool has_finds;         /* consumers ask for tickets, and take up what they were handed if they find none */
   kvf_key key;
   kvf_mac mac; /* of the key */
   kvf_config config;

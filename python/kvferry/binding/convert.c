@@ -243,14 +243,26 @@ int kvfpy_to_block_table(PyObject *groups, void *out)
   return 1;
 }
 
+/* C would cut it at a NUL. */
+static const char *whole_text(PyObject *value)
+{
+  Py_ssize_t bytes = 0;
+  const char *text = PyUnicode_AsUTF8AndSize(value, &bytes);
+  if (text != NULL && strlen(text) != (size_t)bytes) {
+    PyErr_SetString(PyExc_ValueError, "an option's name or value has a NUL");
+    return NULL;
+  }
+  return text;
+}
+
 bool kvfpy_set_all(PyObject *error, void *fields, PyObject *values, kvfpy_set_field set)
 {
   PyObject *name = NULL;
   PyObject *value = NULL;
   Py_ssize_t position = 0;
   while (PyDict_Next(values, &position, &name, &value)) {
-    const char *name_text = PyUnicode_AsUTF8AndSize(name, NULL);
-    const char *value_text = name_text != NULL ? PyUnicode_AsUTF8AndSize(value, NULL) : NULL;
+    const char *name_text = whole_text(name);
+    const char *value_text = name_text != NULL ? whole_text(value) : NULL;
     if (value_text == NULL || !set(error, fields, name_text, value_text)) {
       return false;
     }

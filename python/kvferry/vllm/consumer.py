@@ -67,6 +67,9 @@ class Consumer(consumer.Consumer):
         except (Error, ValueError) as error:
             self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
 
+    def reject_params(self, request: Request, mistake: str) -> None:
+        self.reject(Arrival(request.request_id, request), request.num_prompt_tokens, f"kv_transfer_params: {mistake}")
+
     def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:
         super()._refuse(arrival, status, verdict)
         theirs, ours = media_name_of(arrival.request), self._prompts.media_name

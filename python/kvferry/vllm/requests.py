@@ -26,6 +26,7 @@ TICKET = "kvferry_ticket"  # the field of kv_transfer_params that a consumer nee
 MEDIA_NAME = "kvferry_media_name"
 """The field of kv_transfer_params by which D can say why a prompt with media is refused."""
 NAME_CHARACTERS_MAX = 1024
+DEPTH_MAX = 32
 
 OPTIONS = "kvferry_options"
 """The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}."""
@@ -49,9 +50,32 @@ def ticket_of(request: Request) -> str | None:
 def options_of(request: Request) -> dict[str, str]:
     """ValueError: they are not of the form {name: value}."""
     options = (request.kv_transfer_params or {}).get(OPTIONS) or {}
-    if not isinstance(options, dict):
+    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError("not an object of names and values")
     return {name: option_text(value) for name, value in options.items()}
+
+
+def mistake_in(params: object) -> str:
+    """Of a request's kv_transfer_params, which may be whatever JSON or msgpack can say; "" if they can be looked at."""
+    if params is None:
+        return ""
+    if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):
+        return "not an object of names and values"
+    depth, level = 0, list(params.values())
+    while level:
+        depth += 1
+        if depth > DEPTH_MAX:
+            return f"nested more than {DEPTH_MAX} deep"
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list, tuple))]
+        level = [one for values in inner for one in values]
+    return ""
+
+
+def drop_params(request: Request) -> None:
+    """vLLM sends them to its workers, where pickling fails if they are nested too deep, and the engine ends."""
+    request.kv_transfer_params = None
+    if request.sampling_params is not None and request.sampling_params.extra_args:
+        request.sampling_params.extra_args.pop("kv_transfer_params", None)
 
 
 def media_name_of(request: Request) -> str | None:

@@ -21,7 +21,7 @@ from .consumer import Consumer
 from .engine_core import install
 from .middleware import Failures
 from .producer import Producer
-from .requests import Prompts
+from .requests import Prompts, drop_params, mistake_in
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -110,6 +110,11 @@ class Scheduler(Control):
     def arrive(self, request: Request) -> None:
         if not self.joined:
             return  # no engine core has sent it, and none would hear that it fails
+        mistake = mistake_in(request.kv_transfer_params)
+        if mistake:
+            drop_params(request)
+            self._consumer.reject_params(request, mistake)
+            return
         if self._prompts.cache_is_old or self._prompts.adapters.some_are_old:
             self._empty_cache()
         self._prompts.adapters.arrive(request)

@@ -458,16 +458,6 @@ LIVE_TEST(finished_consumer_does_not_lengthen)
   assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
 }
 
-LIVE_TEST(fifth_consumer_lengthens)
-{
-  for (int name = 'a'; name < 'a' + KVF_LEASE_CONSUMERS_MAX; name++) {
-    assert_int_equal(world_renew(w, MS(10), 0, 3, (char)name), LIVE);
-  }
-  assert_int_equal(world_renew(w, MS(90), 0, 3, 'z'), LIVE);
-  assert_int_equal(authorize(MS(189), 0, 3), KVF_OK);
-  assert_int_equal(authorize(MS(190), 0, 3), KVF_LEASE_EXPIRED);
-}
-
 LEASE_TEST(tick_is_bounded)
 {
   for (uint32_t slot = 0; slot < WORLD_SLOTS; slot++) {
@@ -573,7 +563,8 @@ LIVE_TEST(detached_consumers_make_room)
 {
   assert_int_equal(world_renew(w, 0, 0, 3, 'z'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'y'), LIVE);
-  for (int name = 'a'; name < 'a' + 3 * KVF_LEASE_CONSUMERS_MAX; name++) {
+  w->table.consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT;
+  for (int name = 'a'; name < 'a' + 3 * KVF_LEASE_CONSUMERS_IN_SLOT; name++) {
     assert_int_equal(world_renew(w, 0, 0, 3, (char)name), LIVE);
     assert_int_equal(world_detach(w, 0, 0, 3, (char)name), LIVE);
   }
@@ -626,29 +617,72 @@ LEASE_TEST(consumers_differ_in_every_part_of_their_key)
   assert_int_equal(kvf_lease_table_on_consumer(&w->table, 0, &lease, &keys[1], KVF_FINISH_ABORTED), OVER);
 }
 
+/* However many there are, the lease lasts as long as one of them is attached. */
+LIVE_TEST(all_that_are_attached_are_remembered)
+{
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
+      assert_int_equal(world_renew(w, MS(60), 0, 3, (char)i), LIVE);
+    }
+  }
+  assert_int_equal(w->table.stored, KVF_LEASE_CONSUMERS_MAX - KVF_LEASE_CONSUMERS_IN_SLOT);
+  for (int i = KVF_LEASE_CONSUMERS_MAX - 1; i > 0; i--) {
+    assert_int_equal(world_complete(w, MS(60), 0, 3, (char)i), LIVE);
+    assert_int_equal(world_renew(w, MS(60), 0, 3, (char)i), LIVE);
+  }
+  assert_int_equal(world_detach(w, MS(60), 0, 3, 0), OVER);
+  assert_int_equal(w->table.stored, 0);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
 LIVE_TEST(no_room_for_another_consumer)
 {
-  for (int i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
+  w->table.consumers_max = 6;
+  for (int i = 0; i < 6; i++) {
     assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
   }
-  assert_int_equal(world_renew(w, MS(60), 0, 3, 'e'), LIVE); /* lengthens the lease, without being attached */
-  assert_int_equal(authorize(MS(100), 0, 3), KVF_OK);
-  assert_int_equal(world_complete(w, MS(60), 0, 3, 'e'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'e'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'b'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'c'), LIVE);
-  assert_int_equal(world_complete(w, MS(60), 0, 3, 'd'), OVER);
+  assert_int_equal(world_renew(w, MS(60), 0, 3, 'x'), KVF_LEASE_STATE_CROWDED); /* and lengthens nothing */
+  assert_int_equal(world_complete(w, MS(60), 0, 3, 'x'), LIVE);
+  assert_int_equal(world_abort(w, MS(60), 0, 3, 'x'), LIVE);
+  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
+  assert_int_equal(world_complete(w, MS(70), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, MS(70), 0, 3, 'x'), LIVE); /* in the place of the one that is done */
+  assert_int_equal(authorize(MS(169), 0, 3), KVF_OK);
+  for (int i = 1; i < 6; i++) {
+    assert_int_equal(world_abort(w, MS(80), 0, 3, (char)('a' + i)), LIVE);
+  }
+  assert_int_equal(world_detach(w, MS(80), 0, 3, 'x'), OVER);
   world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+/* What one lease has of the store the others have not, until it ends. */
+LEASE_TEST(no_place_in_the_store)
+{
+  w->table.stored_max = 6;
+  world_live(w, 0, 0, 3);
+  world_live(w, 0, 1, 3);
+  for (int i = 0; i < KVF_LEASE_CONSUMERS_IN_SLOT + 6; i++) {
+    assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
+  }
+  for (int i = 0; i < KVF_LEASE_CONSUMERS_IN_SLOT; i++) {
+    assert_int_equal(world_renew(w, 0, 1, 3, (char)('a' + i)), LIVE);
+  }
+  assert_int_equal(world_renew(w, 0, 0, 3, 'x'), KVF_LEASE_STATE_CROWDED);
+  assert_int_equal(world_renew(w, 0, 1, 3, 'x'), KVF_LEASE_STATE_CROWDED);
+  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  assert_int_equal(world_renew(w, 0, 1, 3, 'x'), LIVE);
 }
 
 LIVE_TEST(aborted_consumer_makes_room)
 {
+  w->table.consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT;
   assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'd'), LIVE);
   assert_int_equal(world_renew(w, 0, 0, 3, 'e'), LIVE);
+  assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE); /* it is not the one that was forgotten */
   assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
   assert_int_equal(world_abort(w, 0, 0, 3, 'e'), OVER);

@@ -746,6 +746,68 @@ WORLD_TEST(lease_that_the_producer_does_not_know_is_heard_at_once)
   assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_UNKNOWN);
 }
 
+static kvf_lease_state other_consumer(uint8_t name, kvf_finish_kind kind)
+{
+  const kvf_consumer_key other = {.incarnation.bytes = {name}};
+  return kvf_lease_table_on_consumer(&world.producer.core.leases, world.now_ns, &ticket.lease, &other, kind);
+}
+
+/* The lease of `ticket` has room for no consumers but these. */
+static void crowd(uint8_t others)
+{
+  world.producer.core.leases.consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT;
+  for (uint8_t i = 0; i < others; i++) {
+    assert_int_equal(other_consumer(i + 1, KVF_FINISH_NONE), KVF_LEASE_STATE_LIVE);
+  }
+}
+
+WORLD_TEST(lease_that_has_no_room_for_it_is_heard_at_once)
+{
+  control_publish(&ticket);
+  crowd(KVF_LEASE_CONSUMERS_IN_SLOT);
+  (void)open_request();
+  control_dial(KVF_OK);
+  assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_CROWDED);
+}
+
+/* Its load may be in time: the lease ends when those that it counts are done. */
+WORLD_TEST(load_from_a_lease_that_has_no_room_for_it)
+{
+  kvf_event event;
+  kvf_requests *requests = &world.consumer.core.requests;
+  control_publish(&ticket);
+  crowd(KVF_LEASE_CONSUMERS_IN_SLOT);
+  kvf_report report = {.request_id = open_request(), .ranks_mask = 1, .blocks = 4, .status = KVF_LEASE_EXPIRED};
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, report.request_id), KVF_OK);
+  control_dial(KVF_OK);
+  assert_false(next_verdict(&event));
+  assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.status, KVF_LEASE_CROWDED);
+}
+
+/* A node of before KVF_PROTOCOL_CROWDED would refuse the whole answer. */
+WORLD_TEST(older_consumer_waits_for_room)
+{
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t first = open_request();
+  control_dial(KVF_OK);
+  assert_int_equal(world.producer.core.sessions.by_id->version, KVF_PROTOCOL_VERSION);
+  world.producer.core.sessions.by_id->version = KVF_PROTOCOL_CROWDED - 1;
+  crowd(KVF_LEASE_CONSUMERS_IN_SLOT - 1);
+  (void)open_request();
+  control_advance(5001);
+  assert_false(next_verdict(&event));
+  assert_int_equal(other_consumer(1, KVF_FINISH_COMPLETED), KVF_LEASE_STATE_LIVE);
+  control_advance(5001); /* it attaches */
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first, KVF_FINISH_ABORTED), KVF_OK);
+  control_settle();
+  assert_int_equal(other_consumer(2, KVF_FINISH_COMPLETED), KVF_LEASE_STATE_LIVE);
+  assert_int_equal(other_consumer(3, KVF_FINISH_COMPLETED), KVF_LEASE_STATE_LIVE);
+  assert_false(next_verdict(&event));
+}
+
 /* It may be published a step later than its ticket arrives. */
 WORLD_TEST(lease_that_is_not_published_yet_is_waited_for)
 {

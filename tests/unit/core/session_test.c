@@ -134,6 +134,36 @@ CONTROL_TEST(unknown_versions_are_refused)
   assert_non_null(strstr(world.producer.last_log, "version"));
 }
 
+/* P1, P8: two nodes speak the latest version that both know, and no other. */
+CONTROL_TEST(versions_are_negotiated)
+{
+  const struct {
+    uint16_t min, max, chosen; /* 0: refused */
+  } cases[] = {{1, KVF_PROTOCOL_VERSION_MIN - 1, 0},
+               {1, KVF_PROTOCOL_VERSION_MIN, KVF_PROTOCOL_VERSION_MIN},
+               {KVF_PROTOCOL_VERSION_MIN, KVF_PROTOCOL_VERSION, KVF_PROTOCOL_VERSION},
+               {KVF_PROTOCOL_VERSION, KVF_PROTOCOL_VERSION + 9, KVF_PROTOCOL_VERSION}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    open_world(64);
+    uint64_t conn_id = accept_one();
+    kvf_hello hello = {.version_min = cases[i].min, .version_max = cases[i].max, .role = KVF_ROLE_RANK};
+    uint8_t body[KVF_HELLO_BYTES_MAX];
+    size_t bytes = 0;
+    assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.key, hello.key_id), KVF_OK);
+    assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
+    kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
+    const kvf_conn *conn = kvf_conns_find(&world.producer.core.context.conns, conn_id);
+    kvf_challenge challenge = {0};
+    if (cases[i].chosen != 0) {
+      assert_int_equal(kvf_challenge_decode(conn->outbox + KVF_FRAME_HEADER_BYTES,
+                                            conn->outbox_bytes - KVF_FRAME_HEADER_BYTES, &challenge),
+                       KVF_OK);
+    }
+    assert_int_equal(challenge.version, cases[i].chosen);
+    assert_int_equal(hang_ups(), cases[i].chosen == 0);
+  }
+}
+
 static void connect_both(void)
 {
   kvf_ticket ticket;
@@ -272,7 +302,7 @@ CONTROL_TEST(who_checks_is_told_versions_and_names)
   (void)open_as(KVF_ROLE_CHECK);
   const kvf_welcome *welcome = world.consumer.core.peers.by_key->welcome;
   assert_string_equal(welcome->library, kvf_version());
-  assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION);
+  assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION_MIN);
   assert_int_equal(welcome->version_max, KVF_PROTOCOL_VERSION);
   assert_int_equal(welcome->regions_count, 0);
   assert_int_equal(welcome->transports_count, 1);

@@ -81,7 +81,7 @@ TEST(a_node_is_described_and_measured)
     assert_string_equal(found.address, where(&n));
     assert_string_equal(found.version, kvf_version());
     assert_string_equal(found.transports, "local,tcp");
-    assert_int_equal(found.protocol_min, KVF_PROTOCOL_VERSION);
+    assert_int_equal(found.protocol_min, KVF_PROTOCOL_VERSION_MIN);
     assert_int_equal(found.protocol_max, KVF_PROTOCOL_VERSION);
     assert_int_equal(found.own_protocol, KVF_PROTOCOL_VERSION);
     assert_int_equal(found.encrypted, i);

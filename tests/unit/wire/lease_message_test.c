@@ -154,7 +154,7 @@ TEST(test_state_rules)
     uint8_t body[6 + 21];
     uint8_t other[6 + 21];
     size_t bytes = 0;
-    bool valid = value >= 1 && value <= 4;
+    bool valid = value >= 1 && value <= 5;
     fill_states(&states, 1);
     assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
     states.items[0].state = (uint8_t)value;
