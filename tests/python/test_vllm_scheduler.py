@@ -362,6 +362,60 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
     assert stat(p, "leases_reserved") == 0
 
 
+# ---- requests that D refuses before its scheduler has them ----
+
+def turn_away(d: ModelEngine, name: str, ticket: Any) -> None:
+    """As vLLM does: a made-up request, aborted at once."""
+    d.ask(name, [0], 1, ticket, abort_immediately=True)
+    d.abort(name)
+
+
+def test_blocks_are_back_when_d_has_refused_the_request(engine: Callable[..., ModelEngine]) -> None:
+    p, d = engine("p"), engine("d")
+    ticket = prefill(p, "a", PROMPT)
+    assert used(p) > 0
+    start = time.monotonic()
+    turn_away(d, "refused", ticket)
+    run([p, d], lambda: used(p) == 0)
+    assert time.monotonic() - start < 1.0 and d.scheduler.requests == {}
+
+
+@pytest.mark.parametrize("why", ["paused", "ends"])
+def test_what_d_refuses_for_now_another_loads(engine: Callable[..., ModelEngine], why: str) -> None:
+    p, d, other = engine("p"), engine("d"), engine("other")
+    ticket = prefill(p, "a", PROMPT)
+    d.side.pause(True) if why == "paused" else d.side.shutting_down()
+    turn_away(d, "refused", ticket)
+    for _ in range(20):
+        p.step()
+        d.step()
+        time.sleep(0.01)
+    other.ask("a", PROMPT, 5, ticket)
+    run([p, other], lambda: "a" in other.finished)
+    assert other.answers["a"] == right_answer(PROMPT, 5) and stat(other, "verdicts", "use") == 1
+    d.side.pause(False)
+    turn_away(d, "refused again", prefill(p, "b", PROMPT))
+    run([p, d], lambda: used(p) == 0) if why == "paused" else None
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_what_is_in_use_is_not_ended_by_a_refusal(engine: Callable[..., ModelEngine], same: bool) -> None:
+    """By another D, or by another request of this one."""
+    p, d = engine("p"), engine("d")
+    user = d if same else engine("other")
+    ticket = prefill(p, "a", PROMPT)
+    user.ask("a", PROMPT, 5, ticket)
+    wait = time.monotonic() + 0.5
+    while stat(p, "leases") and time.monotonic() < wait and not same:
+        p.step()  # until the other one is attached
+        time.sleep(0.01)
+    turn_away(d, "refused", ticket)
+    time.sleep(0.2)
+    run([p, d, user], lambda: "a" in user.finished)
+    assert user.answers["a"] == right_answer(PROMPT, 5) and stat(user, "verdicts", "use") == 1
+    run([p, d, user], lambda: used(p) == 0)
+
+
 # ---- whatever a client, or a frontend other than vLLM's, may put into kv_transfer_params ----
 
 def nested(depth: int) -> Any:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kvferry import Node
     from kvferry._kvferry import Verdict
 
+OPENED_MAX = 8192
+
 
 class Consumer(consumer.Consumer):
     pool: seam.Pool  # set before the first request
@@ -47,6 +49,8 @@ class Consumer(consumer.Consumer):
         self._awaited: dict[str, Request] = {}  # requests that vLLM waits for: it has not been told that they are received
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
+        self._opened: dict[int, None] = {}  # tickets that have been used here, oldest first
+        self.refuses_for_now = False  # the engine is paused, or ends
         self.offloaders: list[Any] = []  # beside us in a MultiConnector
         self.defaults: dict[str, str] = {}  # options of requests that do not name them
 
@@ -56,6 +60,9 @@ class Consumer(consumer.Consumer):
         ticket = ticket_of(request)
         if ticket is None:
             return
+        if request.abort_immediately:
+            self._turned_away(ticket)
+            return
         prompt = self._prompts.of(request, self._handed_over(request))
         if isinstance(prompt, NoIdentity):
             self.compute_here(request.request_id, prompt.value)
@@ -63,9 +70,22 @@ class Consumer(consumer.Consumer):
         arrival = Arrival(request.request_id, request, ticket=ticket, prompt=prompt, content=self._prompts.content(request),
                           keep_from=self._groups.keep_from(request.num_prompt_tokens))
         try:
+            self._opened[hash(ticket)] = None
+            if len(self._opened) > OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
             self.open(arrival, self._handed_over(request), self.defaults | options_of(request))
         except (Error, ValueError) as error:
             self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
+
+    def _turned_away(self, ticket: str) -> None:
+        """vLLM has refused the request, or its client has left, and its made-up stand-in has another prompt. The lease ends at
+        once, unless this engine has used the ticket: then it has said so, or will. Nor where another try may come here."""
+        if self.refuses_for_now or hash(ticket) in self._opened:
+            return
+        _, prompt = self._node.ticket_prompt(ticket)
+        info = None if prompt is None else self._node.request_open(ticket, prompt, 0, {}, 0)[1]
+        if info is not None:
+            self._node.request_cancel([info.id])
 
     def reject_params(self, request: Request, mistake: str) -> None:
         self.reject(Arrival(request.request_id, request), request.num_prompt_tokens, f"kv_transfer_params: {mistake}")

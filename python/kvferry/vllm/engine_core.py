@@ -134,6 +134,8 @@ def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) ->
     """vLLM calls it before each step, and before the first request."""
     _join(engine, side)
     with all_of(side, "_handle_shutdown"):
+        if seam.is_shutting_down(engine):
+            side.shutting_down()
         if seam.is_shut_down_at_once(engine):
             side.aborting()
     return call(engine)

@@ -38,10 +38,9 @@ def wants_handover(request: Request) -> bool:
 
 
 def ticket_of(request: Request) -> str | None:
-    """The ticket that came with the request; "" if it should have one and has not; None if it is an ordinary request, or
-    one that vLLM has made up, of another prompt, to say that a client has left."""
+    """The ticket that came with the request; "" if it should have one and has not; None if it is an ordinary request."""
     params = request.kv_transfer_params or {}
-    if not params.get("do_remote_prefill") or request.abort_immediately:
+    if not params.get("do_remote_prefill"):
         return None
     ticket = params.get(TICKET)
     return ticket if isinstance(ticket, str) else ""

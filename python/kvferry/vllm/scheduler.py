@@ -237,7 +237,7 @@ class Scheduler(Control):
 
     def pause(self, paused: bool) -> None:
         """No new leases until pause(False)."""
-        self._producer.paused = paused
+        self._producer.paused = self._consumer.refuses_for_now = paused
 
     def keeps_weights(self, call: str) -> bool:
         """Whether this call of the workers is known to leave the weights alone."""
@@ -303,6 +303,10 @@ class Scheduler(Control):
         """vLLM's, of blocks of other weights or adapters, if no request uses any."""
         if self._alone and self._pool is not None and self._pool.reset_cache():
             self.cache_is_empty()
+
+    def shutting_down(self) -> None:
+        """vLLM lets its requests end, and takes no more."""
+        self._consumer.refuses_for_now = True
 
     def aborting(self) -> None:
         """vLLM is about to abort all its requests, and not because their clients have left."""

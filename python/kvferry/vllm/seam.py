@@ -106,6 +106,10 @@ def on_all_workers(engine: Any, call: Callable[..., Any], *args: Any) -> list[An
     return answers
 
 
+def is_shutting_down(engine: Any) -> bool:
+    return bool(engine.shutdown_state.name != "RUNNING")
+
+
 def is_shut_down_at_once(engine: Any) -> bool:
     """vLLM is about to abort all requests."""
     return bool(engine.shutdown_state.name == "REQUESTED" and engine.vllm_config.shutdown_timeout == 0)
