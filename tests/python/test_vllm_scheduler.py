@@ -362,6 +362,36 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
     assert stat(p, "leases_reserved") == 0
 
 
+# ---- a P that answers on, with checksums ----
+
+@KINDS
+@pytest.mark.parametrize("length", [150, 160, 161])
+def test_what_p_writes_after_the_prompt_is_summed(engine: Callable[..., ModelEngine], asynchronous: bool, length: int) -> None:
+    """Into the prompt's last block, which D reads whole."""
+    p, d = (engine(name, asynchronous, policy="fail", checksum="on") for name in "pd")
+    prompt = (PROMPT * 2)[:length]
+    p.ask("a", prompt, 12, ASKS)
+    run([p], lambda: "a" in p.finished)
+    d.ask("a", prompt, 5, p.finished["a"][1])
+    run([p, d], lambda: "a" in d.finished)
+    assert d.answers["a"] == right_answer(prompt, 5) and p.answers["a"] == right_answer(prompt, 12)
+    assert stat(d, "verdicts", "use") == 1 and stat(d, "loads_failed", "checksum") == 0
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@pytest.mark.parametrize("end", ["abort", "reset", "preempt"])
+def test_a_p_that_answers_on_and_is_interrupted(engine: Callable[..., ModelEngine], end: str) -> None:
+    p = engine("p", checksum="on")
+    p.ask("a", PROMPT, 12, ASKS)
+    run([p], lambda: len(p.answers["a"]) == 3)
+    if end == "abort":
+        p.abort("a")
+    else:
+        p.reset(running_too=end == "preempt")
+    run([p], lambda: "a" in p.finished or end == "abort")
+    run([p], lambda: used(p) == 0 and not p.side._producer.busy or (end == "preempt" and p.finished["a"][1] is not None))
+
+
 # ---- requests that D refuses before its scheduler has them ----
 
 def turn_away(d: ModelEngine, name: str, ticket: Any) -> None:

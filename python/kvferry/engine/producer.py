@@ -32,6 +32,7 @@ class Lease:
     key: str  # the engine's id of its request
     ended: bool = False  # on some rank
     ending: bool = False  # the ranks have been told to end it
+    is_known: bool = True  # to the ranks, or soon: its publication is among a step's orders
     held: list[Any] = field(default_factory=list)
     """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
     else keeps them has references of its own."""
@@ -47,6 +48,8 @@ class Producer:
         self._leases: dict[int, Lease] = {}
         self._by_request: dict[str, Lease] = {}
         self._end: list[bytes] = []
+        self._later: dict[str, tuple[Publication, Any]] = {}  # by request: to be published when it has finished
+        self._finished: list[tuple[Publication, Any]] = []  # of those
         self._wait_s = wait_s
         self._waits_until: dict[str, float] = {}
         self._reserved: dict[str, tuple[bytes, int]] = {}
@@ -101,9 +104,14 @@ class Producer:
             self._short_since = None
         self._short = False
         orders.end, self._end = self._end, []
+        for publication, content in self._finished:
+            self._order(orders, publication, content)
+        self._finished = []
 
-    def publish(self, orders: Orders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None) -> None:
-        """This step computes the prompt's last tokens, with this LoRA adapter."""
+    def publish(self, orders: Orders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None,
+                goes_on: bool = False) -> None:
+        """This step computes the prompt's last tokens, with this LoRA adapter. `goes_on`: the request will write into the last
+        block again, and readers compare bytes: they are complete when it has finished."""
         if count_positions(blocks) > _kvferry.BLOCKS_PER_LEASE_MAX:
             self.refuse(key, _kvferry.status_name(_kvferry.LIMIT))
             return
@@ -117,12 +125,22 @@ class Producer:
             reserved = lease
         made = self._leases[lease_id] = self._by_request[key] = Lease(lease_id, reserved, prompt, blocks, key)
         self.hold(made, self._wanted[key], sliding=True)  # the engine gives it back as the request goes on
-        orders.publish.append(Publication(reserved, prompt, lease_id, blocks))
+        publication = Publication(reserved, prompt, lease_id, blocks)
+        made.is_known = not goes_on
+        if goes_on:
+            self._later[key] = publication, content
+        else:
+            self._order(orders, publication, content)
+
+    @staticmethod
+    def _order(orders: Orders, publication: Publication, content: Any) -> None:
+        orders.publish.append(publication)
         if content is not None:
-            orders.lease_adapters[lease_id] = content
+            orders.lease_adapters[publication.user] = content
 
     def forget(self, key: str) -> None:
         self._wanted.pop(key, None)
+        self._later.pop(key, None)
         self._waits_until.pop(key, None)
         if key in self._reserved:
             self._node.lease_release([self._reserved.pop(key)[1]])
@@ -135,11 +153,16 @@ class Producer:
     def abandon(self, key: str) -> None:
         """The engine has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""
         lease = self._by_request.pop(key, None)
+        self._later.pop(key, None)
         if lease is not None:
             self._tell_end(lease)
 
     def _tell_end(self, lease: Lease) -> None:
-        if not lease.ending:
+        if not lease.is_known:
+            self._node.lease_release([lease.id])
+            del self._leases[lease.id]
+            self.free_blocks(lease.held)
+        elif not lease.ending:
             lease.ending = True
             self._end.append(lease.lease)
 
@@ -154,14 +177,14 @@ class Producer:
         if key in self._wanted:
             self.refuse(key, INTERNAL_ERROR)
         self._by_request.pop(key, None)
-        for lease in self._leases.values():
-            if lease.key == key:
-                self._tell_end(lease)
+        self._later.pop(key, None)
+        for lease in [lease for lease in self._leases.values() if lease.key == key]:
+            self._tell_end(lease)
 
     def stop(self) -> None:
         """All leases have ended on all ranks."""
         leases = list(self._leases.values())
-        self._leases, self._by_request, self._end = {}, {}, []
+        self._leases, self._by_request, self._end, self._later, self._finished = {}, {}, [], {}, []
         for key in list(self._wanted):
             self.forget(key)
         for lease in leases:
@@ -172,7 +195,7 @@ class Producer:
 
     def end(self, key: str, request: Any, is_read: bool) -> str | None:
         """The request has finished: its ticket, if somebody reads it. From now on the lease alone keeps the blocks."""
-        wanted = key in self._wanted
+        wanted, later = key in self._wanted, self._later.get(key)
         self.forget(key)
         lease = self._by_request.pop(key, None)
         if lease is not None:
@@ -180,6 +203,9 @@ class Producer:
         ticket = self._ticket(key, lease, is_read) if wanted else None
         if lease is not None and ticket is None:
             self._tell_end(lease)
+        if lease is not None and ticket is not None and later is not None:
+            lease.is_known = True
+            self._finished.append(later)
         return ticket
 
     def _ticket(self, key: str, lease: Lease | None, is_read: bool) -> str | None:

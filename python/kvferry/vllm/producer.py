@@ -12,7 +12,7 @@ from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from .adapters import Content
-from .config import lease_wait_s
+from .config import has_checksums, lease_wait_s
 from .groups import Groups
 from .requests import MEDIA_NAME, OPTIONS, TICKET, Prompts, shorten, wants_handover
 
@@ -38,6 +38,7 @@ class Producer(producer.Producer):
                  kv_cache_config: KVCacheConfig) -> None:
         super().__init__(node, counters, kv_cache_config.num_blocks, lease_wait_s(vllm_config))
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._has_checksums = has_checksums(vllm_config)
         self._prompts = prompts
         self._groups = Groups(kv_cache_config)
         self._engine_id = vllm_config.kv_transfer_config.engine_id
@@ -92,7 +93,8 @@ class Producer(producer.Producer):
             self.refuse(request_id, LORA_CHANGED)
         else:
             blocks = self._groups.pack(self.pool.block_ids_of(request), self.pool.null_block, self._groups.handed_over(request.num_prompt_tokens))
-            self.publish(orders, request_id, prompt, blocks, content)
+            self.publish(orders, request_id, prompt, blocks, content,
+                         goes_on=self._has_checksums and request.max_tokens > 1)
 
     def hold(self, lease: Lease, request: Request, sliding: bool) -> None:
         groups = self.pool.blocks_of(request)

@@ -147,10 +147,20 @@ static void take_events(round *r, uint64_t within_us)
   }
 }
 
-static trouble draw_trouble(kvf_prng *prng)
+/* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
+static unsigned seeds_count(void)
+{
+  const char *asked = getenv("KVFERRY_TEST_SEEDS");
+  const unsigned usual = (PAIR_BLOCK_BYTES > 4096 ? 40u : 150u) / (now.is_apart ? 2 : 1);
+  return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
+}
+
+/* Beyond the usual seeds, more of what has not been seen yet. */
+static trouble draw_trouble(kvf_prng *prng, bool is_usual)
 {
   static const trouble usual[] = {LEASE_ENDS, LEASE_ENDS, UNDISTURBED, ABORTED, STOPPED};
-  const uint64_t one_in = cuda_driver_is_named() || SANITIZED ? 64 : 12; /* processes may take long to start there */
+  const bool is_slow = cuda_driver_is_named() || SANITIZED; /* processes may take long to start there */
+  const uint64_t one_in = !is_usual && counts.refused[KILLED] == 0 ? 4 : is_slow ? 64 : 12;
   if (now.is_apart && kvf_prng_below(prng, one_in) == 0) {
     return KILLED;
   }
@@ -264,7 +274,7 @@ static void run_round(uint64_t seed)
 {
   static round r;
   r = (round){.seed = seed, .prng = {seed}};
-  r.trouble = draw_trouble(&r.prng);
+  r.trouble = draw_trouble(&r.prng, seed <= seeds_count());
   r.value = (uint8_t)(1 + kvf_prng_below(&r.prng, 120));
   r.next = (engine_write){(uint8_t)(r.value + 120), now.breach == WRITES_INTO_LEASE};
   r.is_live = now.breach != PUBLISHES_EARLY && kvf_prng_below(&r.prng, 2) == 0;
@@ -307,14 +317,6 @@ static bool is_enough(void)
   const bool reads_stopped = strcmp(now.transport, "local") == 0;
   return loaded > 0 && refused > 0 &&
          (!now.is_apart || (counts.refused[KILLED] > 0 && (counts.loaded_from_stopped > 0 || !reads_stopped)));
-}
-
-/* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
-static unsigned seeds_count(void)
-{
-  const char *asked = getenv("KVFERRY_TEST_SEEDS");
-  const unsigned usual = (PAIR_BLOCK_BYTES > 4096 ? 40u : 150u) / (now.is_apart ? 2 : 1);
-  return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
 }
 
 /* What a case that has failed has left. Its nodes stay: they may never come to an end. */
