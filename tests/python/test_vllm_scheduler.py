@@ -362,6 +362,61 @@ def test_a_storm(engine: Callable[..., ModelEngine], asynchronous: bool, seed: i
     assert stat(p, "leases_reserved") == 0
 
 
+# ---- several answers, several prompts, one ticket ----
+
+SEVERAL = [f"{index}_cmpl-x-0-12345678" for index in range(4)]
+LIST = [f"cmpl-x-{place}-1234567{place}" for place in range(3)]
+
+
+@KINDS
+@pytest.mark.parametrize("order", ["first ends first", "first ends last", "first is aborted"])
+def test_answers_of_one_request_share_a_lease(engine: Callable[..., ModelEngine], asynchronous: bool, order: str) -> None:
+    p, d = engine("p", asynchronous, blocks=60), engine("d", asynchronous)
+    for index, name in enumerate(SEVERAL):
+        p.ask(name, PROMPT, 1 + (index if order == "first ends first" else len(SEVERAL) - index), ASKS)
+    if order == "first is aborted":
+        run([p], lambda: len(p.finished) == 3)
+        p.abort(SEVERAL[0])
+    run([p], lambda: len(p.finished) >= 3 + (order != "first is aborted"))
+    tickets = [p.finished[name][1]["kvferry_ticket"] for name in SEVERAL if name in p.finished]
+    assert len(set(tickets)) == 1 and len(p.side._producer._leases) == 1 and p.side._producer._shared == {}
+    params = p.finished[SEVERAL[-1]][1]
+    d.ask("a", PROMPT, 5, params)
+    run([p, d], lambda: "a" in d.finished)
+    assert d.answers["a"] == right_answer(PROMPT, 5)
+    assert stat(d, "verdicts", "use") == 1 or order == "first is aborted"  # the lease has ended with it
+    run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@pytest.mark.parametrize("names, tickets", [(LIST, 1), (["cmpl-x-1-0-12345678"], 1), (["chatcmpl-x-1-12345678"], 1), (["1-12345678"], 1),
+                                            (["2_cmpl-x-1-12345678"], 0), (["2_chatcmpl-x-1-12345678"], 1)])
+def test_only_the_first_prompt_of_a_list_gets_a_ticket(engine: Callable[..., ModelEngine], no_tickets: list[str], names: list[str],
+                                                       tickets: int) -> None:
+    """The answer has no room for others: their leases would last for nobody."""
+    p = engine("p", blocks=60)
+    for at, name in enumerate(names):
+        p.ask(name, [at, *PROMPT], 1, ASKS)
+    run([p], lambda: p.finished.keys() == set(names))
+    assert sum(p.finished[name][1] is not None for name in names) == tickets
+    assert no_tickets == ["in_a_list"] * (len(names) - tickets)
+
+
+@pytest.mark.parametrize("name, altered, error", [
+    (LIST[1], False, False), (LIST[0], False, True), (LIST[1], True, True), ("cmpl-x", False, True), ("chatcmpl-x-1-12345678", False, True)])
+def test_the_ticket_of_another_prompt_of_the_list(engine: Callable[..., ModelEngine], name: str, altered: bool, error: bool) -> None:
+    """Under policy fail, too, it counts as a prompt without a ticket, where the id says so and the ticket is good."""
+    p, d = engine("p"), engine("d", policy="fail")
+    ticket = dict(prefill(p, "a", PROMPT))
+    if altered:
+        text = ticket["kvferry_ticket"]
+        ticket["kvferry_ticket"] = text[:40] + ("A" if text[40] != "A" else "B") + text[41:]
+    other = PROMPT[::-1]
+    d.ask(name, other, 5, ticket)
+    run([p, d], lambda: name in d.finished)
+    assert (str(d.finished[name][0]) == "error") == error
+    assert error or d.answers[name] == right_answer(other, 5)
+
+
 # ---- a P that answers on, with checksums ----
 
 @KINDS

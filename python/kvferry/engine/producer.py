@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
 PREEMPTED, ABORTED = "preempted", "aborted"
+IN_A_LIST = "in_a_list"
 """Why there is no ticket, beside NoIdentity and the library's statuses."""
 FREES_WITHIN_S = 1.0  # how long an engine waits for the blocks of leases, at a stretch, before it preempts
 
@@ -207,6 +208,13 @@ class Producer:
             lease.is_known = True
             self._finished.append(later)
         return ticket
+
+    def copy_ticket(self, key: str) -> str | None:
+        """Of another request's prompt, which has been computed, and whose lease has not ended."""
+        lease = self._by_request.get(key)
+        if lease is None or lease.ending or lease.ended:
+            return None
+        return self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)[1]
 
     def _ticket(self, key: str, lease: Lease | None, is_read: bool) -> str | None:
         if not is_read:

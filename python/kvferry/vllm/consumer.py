@@ -90,6 +90,10 @@ class Consumer(consumer.Consumer):
     def reject_params(self, request: Request, mistake: str) -> None:
         self.reject(Arrival(request.request_id, request), request.num_prompt_tokens, f"kv_transfer_params: {mistake}")
 
+    def is_for_another(self, arrival: Arrival, status: int) -> bool:
+        return (status == _kvferry.BAD_TICKET and seam.place_in_list(arrival.key) > 0
+                and self._node.ticket_prompt(arrival.ticket)[0] == _kvferry.OK)
+
     def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:
         super()._refuse(arrival, status, verdict)
         theirs, ours = media_name_of(arrival.request), self._prompts.media_name

@@ -186,6 +186,11 @@ CONTRACT: tuple[Entry, ...] = (
     _order("vllm.v1.worker.gpu.block_table:BlockTables.compute_slot_mappings", LOADS_FIRST, r"PAD_ID=PAD_SLOT_ID", is_guard=False),
     _order(SECOND_CONNECTOR + "pre_forward", LOADS_FIRST,
            r"handle_preemptions\((?s:.*)bind_connector_metadata\((?s:.*)has_sync_kv_loads:(?s:.*)_start_load_kv\(\)", is_guard=False),
+    # ---- ids of requests ----
+    _order("vllm.v1.engine.input_processor:InputProcessor.assign_request_id", "the prompts of one list are told apart",
+           r'request\.request_id = f"\{request\.external_req_id\}-\{random_uuid\(\):\.8\}"', is_guard=False),
+    _order("vllm.v1.engine.parallel_sampling:ParentRequest.get_child_info", "the answers of one request share a lease",
+           r'f"\{index\}_\{self\.request_id\}"', is_guard=False),
     # ---- content ----
     _call("vllm.v1.attention.backends.cpu_attn:_get_attn_isa", "the packing of blocks on a CPU",
           "dtype", "block_size", "head_size", "kv_cache_dtype"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import RequestStatus
@@ -9,8 +10,9 @@ from vllm.v1.request import RequestStatus
 from kvferry.engine import producer
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders
 from kvferry.engine.metrics import Counters
-from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
+from kvferry.engine.producer import IN_A_LIST, PAUSED, WEIGHTS_CHANGED, Lease
 
+from . import seam
 from .adapters import Content
 from .config import has_checksums, lease_wait_s
 from .groups import Groups
@@ -25,14 +27,23 @@ if TYPE_CHECKING:
 
     from kvferry import Node
 
-    from .seam import Pool
 
 USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
 """How a request finishes whose output, and ticket, somebody reads."""
 
 
+@dataclass
+class Shared:
+    """The answers of one request with `n` above 1: one prompt, and one lease."""
+
+    first: str
+    unfinished: set[str] = field(default_factory=set)
+    ticket: str | None = None
+    first_is_over: bool = False
+
+
 class Producer(producer.Producer):
-    pool: Pool  # set before the first request
+    pool: seam.Pool  # set before the first request
 
     def __init__(self, node: Node, prompts: Prompts, counters: Counters, vllm_config: VllmConfig,
                  kv_cache_config: KVCacheConfig) -> None:
@@ -43,11 +54,21 @@ class Producer(producer.Producer):
         self._groups = Groups(kv_cache_config)
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._begun_with: dict[str, Content | None] = {}  # by request: its adapter when its first tokens were computed
+        self._shared: dict[str, Shared] = {}  # by request
         self._left_whole: dict[str, NoIdentity] = {}  # by request: why its last token is computed here
 
     def arrive(self, request: Request) -> None:
         if not wants_handover(request):
             return
+        if seam.place_in_list(request.request_id) > 0:  # vLLM answers a list with the first one's parameters
+            self.refuse(request.request_id, IN_A_LIST)
+            return
+        several = seam.request_of_several(request.request_id)
+        if several is not None:
+            shared = self._shared.setdefault(several, Shared(request.request_id))
+            shared.unfinished.add(request.request_id)
+            if shared.first != request.request_id:
+                return
         self._wanted[request.request_id] = request
         if self._groups.not_handed_over:
             prompt = self._prompts.of(request, request.num_prompt_tokens - self._groups.not_handed_over)
@@ -118,9 +139,27 @@ class Producer(producer.Producer):
             if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
                 self.refuse(request_id, WEIGHTS_CHANGED)
 
+    def _end_shared(self, request: Request) -> str | None:
+        """All answers of one request have the first one's ticket: nobody knows which of them vLLM will hand on."""
+        name = seam.request_of_several(request.request_id) or ""
+        shared = self._shared[name]
+        if request.request_id == shared.first:
+            shared.ticket = self.end(request.request_id, request, request.status in USABLE)
+            shared.first_is_over = True
+        elif not shared.first_is_over and shared.ticket is None:
+            shared.ticket = self.copy_ticket(shared.first)
+        shared.unfinished.discard(request.request_id)
+        if not shared.unfinished:
+            del self._shared[name]
+        return shared.ticket
+
     def finish(self, request: Request) -> dict[str, Any] | None:
         """What NixlConnector's routers expect to find, and the ticket, if there is one."""
-        ticket = self.end(request.request_id, request, request.status in USABLE)
+        shared = self._shared.get(seam.request_of_several(request.request_id) or "")
+        if shared is not None and request.request_id in shared.unfinished:
+            ticket = self._end_shared(request)
+        else:
+            ticket = self.end(request.request_id, request, request.status in USABLE)
         if ticket is None:
             return None
         return {

@@ -7,6 +7,7 @@ table, and start() checks it before the first request.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,6 +236,24 @@ class Pool:
     def reset_cache(self) -> bool:
         """The prefix cache, if no request uses a block."""
         return bool(self._manager.usage == 0 and self._manager.reset_prefix_cache())
+
+
+# ---- the ids of requests, which vLLM makes of a client's: the last part is random ----
+
+_IN_A_LIST = re.compile(r"cmpl-.+-(\d+)-[0-9a-f]{8}")
+_OF_SEVERAL = re.compile(r"\d+_(.+)")
+
+
+def place_in_list(request_id: str) -> int:
+    """Of a prompt in the list that the completions endpoint was given; 0: the first one, or the id does not say it."""
+    found = _IN_A_LIST.fullmatch(request_of_several(request_id) or request_id)
+    return int(found[1]) if found else 0
+
+
+def request_of_several(request_id: str) -> str | None:
+    """The request, with `n` above 1, of which this is one answer."""
+    found = _OF_SEVERAL.fullmatch(request_id)
+    return found[1] if found else None
 
 
 # ---- content ----
