@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-PARAMETER = "layers.1.self_attn.qkv_proj.weight"
+PARAMETER = "layers.1.post_attention_layernorm.weight"
+"""On a CPU vLLM has copies of the large ones."""
 
 
 class Extension:
