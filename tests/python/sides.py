@@ -47,6 +47,10 @@ def of_stage(kv: KVCacheConfig, layers: list[str]) -> KVCacheConfig:
     return replace(kv, kv_cache_groups=groups)
 
 
+REMEMBERED = {"_opened"}
+"""Of tickets that have been used, so many."""
+
+
 class Sides:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, model: str = "toy",
                  memory: Callable[[int, int], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
@@ -157,7 +161,7 @@ class Sides:
         consumer, producer = self.scheduler._consumer, self.scheduler._producer
         for owner in (consumer, producer, *self.workers):
             found |= {f"{type(owner).__name__}.{name}": value for name, value in vars(owner).items()
-                      if isinstance(value, (dict, list, set)) and value}
+                      if isinstance(value, (dict, list, set)) and value and name not in REMEMBERED}
         for side in self.workers:
             if not side._news.is_empty():
                 found["news"] = side._news

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import POOL_BLOCKS  # noqa: E402
+from fakes import POOL_BLOCKS, request  # noqa: E402
 from fastapi import FastAPI, Request  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
@@ -238,8 +238,9 @@ Provoke = Callable[[World], tuple[Sides, Params]]
 AT_THE_TICKET: list[Provoke] = [bad_ticket, incompatible]
 IN_THE_HANDSHAKE: list[Provoke] = [peer_down, handshake_timeout, handshake_refused, peer_restarted, protocol]
 IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_resource]
-IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, lease_crowded, deadline,
-                                  rank_lost]
+IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, deadline, rank_lost]
+WHILE_IT_WAITS: list[Provoke] = [lease_crowded]
+"""The other consumers of the lease are left when it has failed."""
 ALL = [*AT_THE_TICKET, *IN_THE_HANDSHAKE, *IN_THE_SET_UP, *IN_THE_TRANSFER]
 OF_A_STOPPED_PRODUCER = {"transfer_stalled"}
 """For that a producer has to be a process: tests/e2e/test_policy.py reads it at the client of a real engine."""
@@ -264,7 +265,7 @@ reasons = pytest.mark.parametrize("provoke", ALL, ids=lambda provoke: provoke.__
 
 
 def test_the_table_is_complete() -> None:
-    shown = {reason_of(provoke) for provoke in ALL} | {"invalid"} | OF_A_STOPPED_PRODUCER
+    shown = {reason_of(provoke) for provoke in [*ALL, *WHILE_IT_WAITS]} | {"invalid"} | OF_A_STOPPED_PRODUCER
     assert shown | NEVER_AT_A_CLIENT.keys() == {name for name, *_ in _kvferry.reasons()}
 
 
@@ -285,7 +286,7 @@ def client_of(consumer: Sides) -> TestClient:
     return TestClient(app)
 
 
-@reasons
+@pytest.mark.parametrize("provoke", [*ALL, *WHILE_IT_WAITS], ids=lambda provoke: provoke.__name__)
 def test_a_client_hears_why(world: World, provoke: Provoke) -> None:
     consumer, params = provoke(world)
     reply = client_of(consumer).post("/v1/completions", json={"kv_transfer_params": params})

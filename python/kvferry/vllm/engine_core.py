@@ -127,7 +127,7 @@ def _pause_scheduler(engine: Any, side: Scheduler, call: Callable[..., Any], mod
 def _unpause(engine: Any, side: Scheduler, paused: bool, state: Any) -> None:
     """A pause has failed, and its caller knows: vLLM would stand still until somebody resumes it."""
     side.pause(paused)
-    seam.set_pause_state(engine, state)
+    seam.go_back_to(engine, state)
 
 
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:

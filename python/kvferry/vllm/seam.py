@@ -120,7 +120,7 @@ def pause_state(engine: Any) -> Any:
     return engine.scheduler.pause_state
 
 
-def set_pause_state(engine: Any, state: Any) -> None:
+def go_back_to(engine: Any, state: Any) -> None:
     engine.scheduler.set_pause_state(state)
 
 
