@@ -389,6 +389,35 @@ def test_an_offer_that_is_taken_in_part_or_later(world: World, honoured: int) ->
     world.all_is_back(p, d)
 
 
+@pytest.mark.parametrize("shared", [1, 2, 7])
+def test_the_beginning_of_an_offer_that_another_request_has_computed(world: World, shared: int) -> None:
+    """Its blocks are both requests' from then on, and nobody writes them again."""
+    p, d = world.prefill(manager="v2"), world.decode(manager="v2")
+    tokens = prompt(1, 30)
+    world.hand_over(p, tokens)
+    assert world.load(tokens) == (offerable(30), "")
+    d.overtake()
+    asked = d.submit(tokens, ANSWER_TOKENS)
+    d.defer(asked, 12)
+    d.step()
+    other = d.submit([*tokens[:shared * BLOCK_TOKENS], *prompt(2, 30)[shared * BLOCK_TOKENS:]], ANSWER_TOKENS)
+    d.run()
+    assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS) and d.finished[other] == "length"
+    world.all_is_back(p, d)
+
+
+@pytest.mark.parametrize("start, end, left", [
+    (0, 4, range(8, 16)), (8, 12, range(12, 16)), (0, 12, range(12, 16)), (12, 20, range(8, 12)), (9, 16, range(8, 12)), (8, 16, range(8, 8)),
+    (0, 99, range(8, 8)), (16, 20, range(8, 16)), (12, 12, range(8, 16)), (10, 12, None), (8, 10, None)])
+def test_what_is_left_of_an_offer(world: World, start: int, end: int, left: range | None) -> None:
+    from kvferry.trtllm.offers import what_is_left
+    if left is None:
+        with pytest.raises(ValueError, match="cannot load the tokens 8 to 16"):
+            what_is_left(range(8, 16), start, end, 4)
+    else:
+        assert what_is_left(range(8, 16), start, end, 4) == left
+
+
 # ---- loads that fail under way ----
 
 def leases(p: Any) -> list[bytes]:

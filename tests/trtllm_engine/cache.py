@@ -226,6 +226,17 @@ class Cache:
         if match.partial is not None:
             self._copy_partly(tables, match.partial)
 
+    def take_over(self, request_id: int, match: Match, first: int, end: int) -> None:
+        """These blocks of the tree instead of the request's own ones."""
+        tables = self._sequences[request_id].tables
+        for i in range(first, end):
+            for group, table in zip(self.groups, tables):
+                shared = match.nodes[i].blocks[group.index]
+                self._use([[shared] if each is group else [] for each in self.groups], 1)
+                self._leave(group.index, table[i])
+                table[i] = shared
+        self._sequences[request_id].committed = max(self._sequences[request_id].committed, end)
+
     def _copy_partly(self, tables: list[list[int]], node: Node) -> None:
         self._use([[block] for block in node.blocks], 1)
         for group, table, source in zip(self.groups, tables, node.blocks):

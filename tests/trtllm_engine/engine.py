@@ -192,6 +192,10 @@ class Engine:
         """V2: of an offer no more than so many are taken."""
         self.fault(honour_blocks=count)
 
+    def overtake(self) -> None:
+        """V2: the beginning of an offer is given up where another request has committed it meanwhile."""
+        self.fault(overtakes=True)
+
     def set_chunk_tokens(self, tokens: int | None) -> None:
         self.fault(chunk_tokens=tokens)
 

@@ -62,6 +62,8 @@ class Faults:
     """By id: so many iterations a prepared request does not get into the batch."""
     honour_blocks: int | None = None
     """Of an offer, V2."""
+    overtakes: bool = False
+    """V2: what others have committed of an offer's beginning, between query and commit, is taken from the cache."""
 
 
 @dataclass

@@ -238,10 +238,21 @@ class SchedulerV2(_Scheduler):
             if offer is None or offer.is_delivered:
                 continue
             offer.is_delivered = True
+            self._overtake(request, offer)
             manager.commit_new_matched_tokens(request, offer.end - offer.start, offer.is_async)
             self._executor.counters[request.request_id].matched = offer.end - offer.start
             ids = self._cache.ids(request.request_id)
             manager.update_state_after_alloc(request, ids[0] if len(ids) == 1 else [], ids)
+
+    def _overtake(self, request: LlmRequest, offer: Offer) -> None:
+        """The runtime counts it as loaded all the same. (kv-cache-connector.md: cancel_load of the beginning)"""
+        if not self._executor.faults.overtakes:
+            return
+        match = self._cache.match(request._identity, request._tokens)
+        end = min(len(match.nodes) * self._size, offer.end)
+        if end > offer.start:
+            self._cache.take_over(request.request_id, match, offer.start // self._size, end // self._size)
+            self._give_up(request, offer.start, end)
 
     def commit(self, request: LlmRequest) -> None:
         if request._offer is not None and request._offer.is_delivered:

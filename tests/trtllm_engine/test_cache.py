@@ -152,6 +152,20 @@ def test_an_offer_is_honoured_in_part(target: Any, flags: str, blocks: int) -> N
     assert len(parked) == (1 if flags else 0), "an asynchronous one is parked even if nothing is taken"
 
 
+@pytest.mark.parametrize("flags", ["", "async"])
+def test_an_offer_s_beginning_that_another_request_has_committed(target: Any, flags: str) -> None:
+    """The runtime counts it as loaded all the same."""
+    engine = target(flags)
+    engine.overtake()
+    engine.submit(prompt(1), TOKENS)
+    engine.defer(1, 12)
+    engine.step()
+    engine.submit([*prompt(1)[:2 * SIZE], *prompt(2)[2 * SIZE:]], 1)
+    engine.run()
+    assert told(engine, "cancel_load")[0] == ("cancel_load", 1, 0, 2 * SIZE)
+    assert engine.answers[1] == right_answer(prompt(1), TOKENS) and engine.free_blocks == BLOCKS
+
+
 def test_an_offer_without_pages_is_given_up(target: Any) -> None:
     engine = target(chunk_tokens=8)
     engine.hold_blocks(BLOCKS - 3)

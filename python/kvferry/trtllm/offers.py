@@ -22,6 +22,20 @@ LOADS_MAX = 4096
 TOKENS_MAX = 1 << 62
 
 
+def what_is_left(offer: range, start: int, end: int, block_tokens: int) -> range:
+    """Of an offer's tokens, if the engine does not use those from `start` to `end`: it counts the others as loaded. Blocks before
+    the first one that is left may be other requests' as well. ValueError: nobody can load around a hole."""
+    start, end = max(start, offer.start), min(end, offer.stop)
+    if start >= end:
+        return offer
+    if end == offer.stop:
+        return range(offer.start, min(offer.stop, -(-start // block_tokens) * block_tokens))
+    if start == offer.start and end % block_tokens == 0:
+        return range(end, offer.stop)
+    raise ValueError(f"kvferry cannot load the tokens {offer.start} to {offer.stop} of a prompt without {start} to {end}: blocks have "
+                     f"{block_tokens} tokens, and are loaded in one piece")
+
+
 class Offers(Consumer):
     def __init__(self, node: Node, counters: Counters, block_tokens: int) -> None:
         super().__init__(node, counters, None, InFlight(LOADS_MAX, TOKENS_MAX))
@@ -43,8 +57,8 @@ class Offers(Consumer):
         """How many tokens after the `computed` first ones are offered: the only time that it asks for this request."""
         raise NotImplementedError
 
-    def cut(self, request_id: int, start: int) -> None:
-        """The engine uses nothing of what was offered from this token on."""
+    def cut(self, request_id: int, start: int, end: int) -> None:
+        """Of what was offered the engine does not use the tokens from `start` to `end`: what_is_left()."""
         raise NotImplementedError
 
     def admit(self, request: Any, blocks: Sequence[Sequence[int]]) -> None:

@@ -18,7 +18,7 @@ from kvferry.engine.messages import pack_blocks
 
 from .mailbox import Done
 from .messages import NO_BLOCK, Parked
-from .offers import FAILED, NOT_ASKED, REFUSED, SHORT, Offers
+from .offers import FAILED, NOT_ASKED, REFUSED, SHORT, Offers, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -94,10 +94,12 @@ class Parking(Offers):
         self._offers[request_id] = Offer(deposit, computed, tokens)
         return tokens - computed
 
-    def cut(self, request_id: int, start: int) -> None:
+    def cut(self, request_id: int, start: int, end: int) -> None:
+        """The engine does not use the offer for the tokens from `start` to `end`. It parks the request all the same."""
         offer = self._offers.get(request_id)
         if offer is not None:
-            self._offers[request_id] = offer._replace(tokens=max(offer.local, min(offer.tokens, start)))
+            left = what_is_left(range(offer.local, offer.tokens), start, end, self._block_tokens)
+            self._offers[request_id] = offer._replace(local=left.start, tokens=left.stop)
 
     def drop_offer(self, request_id: int) -> None:
         offer = self._offers.pop(request_id, None)

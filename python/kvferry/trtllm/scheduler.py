@@ -220,7 +220,7 @@ class KVFerryScheduler(SchedulerBase):
     def cancel_load(self, request: Any, start: int, end: int) -> None:
         with self._lock:
             if self._consumer is not None:
-                self._consumer.cut(request.request_id, start)
+                self._consumer.cut(request.request_id, start, end)
 
     def wait_for_initialization(self) -> None:
         """All was done when the memory was registered."""

@@ -21,7 +21,7 @@ from kvferry.engine.messages import pack_blocks
 
 from .mailbox import Done
 from .messages import NO_BLOCK, Copy
-from .offers import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Offers
+from .offers import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Offers, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -185,12 +185,15 @@ class Staged(Offers):
         self._offers[request_id] = Offer(deposit, computed // self._block_tokens, deposit.tokens // self._block_tokens)
         return deposit.tokens - computed
 
-    def cut(self, request_id: int, start: int) -> None:
+    def cut(self, request_id: int, start: int, end: int) -> None:
+        """The engine does not use the offer for the tokens from `start` to `end`."""
         offer = self._offers.get(request_id)
-        if offer is not None:
-            self._offers[request_id] = offer._replace(end=min(offer.end, -(-start // self._block_tokens)))
-            if self._offers[request_id].end <= offer.first:
-                self.drop_offer(request_id)
+        if offer is None:
+            return
+        left = what_is_left(range(offer.first * self._block_tokens, offer.end * self._block_tokens), start, end, self._block_tokens)
+        self._offers[request_id] = offer._replace(first=left.start // self._block_tokens, end=left.stop // self._block_tokens)
+        if not left:
+            self.drop_offer(request_id)
 
     def drop_offer(self, request_id: int) -> None:
         offer = self._offers.pop(request_id, None)
