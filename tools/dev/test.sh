@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 gpu:35 coverage:1 engines:50 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list]"
 mode=all
@@ -170,7 +170,12 @@ part_engines() {
   build_fake_cuda
   pytest_step "end to end, more engines" engines tests/e2e -m deep "${ELSEWHERE[@]}" --ignore tests/e2e/test_planted_bugs.py
   pytest_step "end to end, more shapes" more-shapes tests/e2e/topology -m deep
-  pytest_step "end to end, what changes KV" content tests/e2e/content -m deep
+}
+
+part_content() {
+  setup_all
+  setup_lmcache
+  pytest_step "end to end, what changes KV, and who uses a ticket" content tests/e2e/content -m deep
 }
 
 part_boundary() {
