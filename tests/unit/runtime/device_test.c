@@ -155,12 +155,12 @@ static unsigned seeds_count(void)
   return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
 }
 
-/* Beyond the usual seeds, more of what has not been seen yet. */
+/* Beyond the usual seeds, more of what has not been seen yet; a breach of the rules needs rounds without kills. */
 static trouble draw_trouble(kvf_prng *prng, bool is_usual)
 {
   static const trouble usual[] = {LEASE_ENDS, LEASE_ENDS, UNDISTURBED, ABORTED, STOPPED};
   const bool is_slow = cuda_driver_is_named() || SANITIZED; /* processes may take long to start there */
-  const uint64_t one_in = !is_usual && counts.refused[KILLED] == 0 ? 4 : is_slow ? 64 : 12;
+  const uint64_t one_in = !is_usual && now.breach == KEEPS_RULES && counts.refused[KILLED] == 0 ? 4 : is_slow ? 64 : 12;
   if (now.is_apart && kvf_prng_below(prng, one_in) == 0) {
     return KILLED;
   }
