@@ -57,7 +57,7 @@ static const kvf_status_info table[] = {
     STATUS(KVF_NO_LEASE, "no_lease", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The producer has no free lease, or its leased share of the pool is at the cap."),
     STATUS(KVF_DRAINING, "draining", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE, "The node takes no new leases."),
-    /* Others let go of it, or the producer's other engine has the prompt, too. */
+    /* There is room again as others finish. */
     STATUS(KVF_LEASE_CROWDED, "lease_crowded", KVF_LOST_REQUEST, HERE | ELSEWHERE | RECOMPUTE,
            "More consumers are attached to the lease than the producer can count."),
 

@@ -342,6 +342,23 @@ def test_calls_that_leave_the_weights_alone(monkeypatch: pytest.MonkeyPatch, met
     assert not engine.offers()
 
 
+@pytest.mark.parametrize("method", ["start_weight_update", "sleep", "reload_weights"])
+def test_no_option_makes_a_known_change_harmless(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    engine = Engine(monkeypatch, options={"rpcs_that_keep_weights": [method]})
+    wrapped("collective_rpc", engine, method, kwargs={"weights_iterator": "tensors"})
+    assert not engine.offers()
+
+
+def test_a_function_of_the_same_name_is_no_call_of_vllm_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has written is in no files."""
+    def reload_weights() -> None: ...
+    engine = Engine(monkeypatch)
+    reloaded: list[Any] = []
+    monkeypatch.setattr(engine.side, "weights_reloaded", lambda *args: reloaded.append(args))
+    wrapped("collective_rpc", engine, reload_weights)
+    assert reloaded == [] and not engine.offers()
+
+
 def test_whose_methods_a_worker_has() -> None:
     worker = type("Worker", (), {"__module__": "vllm.v1.worker", "check_health": print, "list_loras": print, "load": print})
     extended = type("Extended", (worker, type("Extension", (), {"__module__": "users", "profile": print})), {

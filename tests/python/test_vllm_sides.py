@@ -312,7 +312,7 @@ def test_no_identity_without_weights() -> None:
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
     own = {messages.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
-           boundary.INTERNAL_ERROR, producer.PREEMPTED, producer.ABORTED, producer.IN_A_LIST, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
+           boundary.INTERNAL_ERROR, producer.PREEMPTED, producer.ABORTED, messages.IN_A_LIST, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
     trtllm = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if "| TensorRT-LLM: " in line)))
     assert set(re.findall(r"^\| `(\w+)`", table, re.M)) - trtllm == own | {cause.value for cause in NoIdentity} - {NoIdentity.UNSEEN.value}
 

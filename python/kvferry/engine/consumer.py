@@ -19,7 +19,7 @@ from kvferry import Load, _kvferry
 from .boundary import INTERNAL_ERROR
 from .errors import Failures
 from .log import limited
-from .messages import LORA_CHANGED, News, Orders, log_left_out
+from .messages import IN_A_LIST, LORA_CHANGED, News, Orders, log_left_out
 from .metrics import Counters
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kvferry._kvferry import Event, Verdict
 
 WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN, PREEMPTED = "weights_changed", "discarded", "not_taken", "preempted"
-IN_A_LIST = "in_a_list"
 """Why a ticket is not used, beside NoIdentity: the engine has reset its cache, or paused, while its load was under way; the
 engine did not take the offer: another connector loads, or its logprobs are asked for; the engine has taken back the
 blocks of a running request, whose lease ended when it had been loaded."""
@@ -139,18 +138,18 @@ class Consumer:
     def open(self, arrival: Arrival, tokens: int, options: dict[str, str]) -> None:
         """It has a ticket, and a prompt of so many tokens. Error: an option is bad."""
         status, info = self._node.request_open(arrival.ticket, arrival.prompt, 0, options, arrival.keep_from)
-        if info is None and self.is_for_another(arrival, status):
-            self.compute_here(arrival.key, IN_A_LIST)
-            return
         if info is None:
-            self._refuse(arrival, status, self._node.request_refused(status, tokens, options))
+            if self.is_for_another(arrival, status):
+                self.compute_here(arrival.key, IN_A_LIST)
+            else:
+                self._refuse(arrival, status, self._node.request_refused(status, tokens, options))
             return
         arrival.id, arrival.counts, arrival.peer = info.id, tuple(info.counts), info.peer
         arrival.load_timeout_ms = info.load_timeout_ms
         self._arrivals[arrival.key] = self._by_id[arrival.id] = arrival
 
     def is_for_another(self, arrival: Arrival, status: int) -> bool:
-        """Whether the refused ticket came to this prompt only since it is in a list with the ticket's own."""
+        """Whether the refused ticket is for another prompt of the same list, and reached this one for that reason alone."""
         return False
 
     def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:

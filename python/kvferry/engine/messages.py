@@ -12,8 +12,9 @@ from kvferry import Load, Publication, _kvferry
 
 from .log import limited
 
-LORA_CHANGED = "lora_changed"
-"""Why there is no ticket, or no load: another content of the LoRA adapter was read meanwhile."""
+LORA_CHANGED, IN_A_LIST = "lora_changed", "in_a_list"
+"""Why there is no ticket, or no load: another content of the LoRA adapter was read meanwhile; the prompt is not the first of
+its list."""
 
 
 @dataclass

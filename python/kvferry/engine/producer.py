@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
 PREEMPTED, ABORTED = "preempted", "aborted"
-IN_A_LIST = "in_a_list"
 """Why there is no ticket, beside NoIdentity and the library's statuses."""
 FREES_WITHIN_S = 1.0  # how long an engine waits for the blocks of leases, at a stretch, before it preempts
 

@@ -78,8 +78,8 @@ class Consumer(consumer.Consumer):
             self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
 
     def _turned_away(self, ticket: str) -> None:
-        """vLLM has refused the request, or its client has left, and its made-up stand-in has another prompt. The lease ends at
-        once, unless this engine has used the ticket: then it has said so, or will. Nor where another try may come here."""
+        """vLLM has refused the request, or its client has left; vLLM's stand-in for it has another prompt. The lease ends at
+        once. It does not if this engine has used the ticket, and tells P itself, or if a later try may be accepted."""
         if self.refuses_for_now or hash(ticket) in self._opened:
             return
         _, prompt = self._node.ticket_prompt(ticket)

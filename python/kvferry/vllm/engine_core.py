@@ -157,7 +157,7 @@ def _sleep(engine: Any, side: Scheduler, call: Callable[..., Any], level: int = 
 def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], method: Any, timeout: float | None = None,
                     args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     _join(engine, side)
-    name = method if isinstance(method, str) else getattr(method, "__name__", "a function")
+    name = method if isinstance(method, str) else f"{getattr(method, '__name__', 'a function')}()"  # none of vLLM's calls
     if isinstance(method, str) and side.keeps_weights(name):
         return _with_look(engine, side, call, method, timeout, args, kwargs)
     weights_id = updates.take_weights_id(kwargs)

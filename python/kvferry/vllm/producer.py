@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import RequestStatus
 
 from kvferry.engine import producer
-from kvferry.engine.messages import LORA_CHANGED, NoIdentity, Orders
+from kvferry.engine.messages import IN_A_LIST, LORA_CHANGED, NoIdentity, Orders
 from kvferry.engine.metrics import Counters
-from kvferry.engine.producer import IN_A_LIST, PAUSED, WEIGHTS_CHANGED, Lease
+from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from . import seam
 from .adapters import Content
@@ -139,10 +139,8 @@ class Producer(producer.Producer):
             if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
                 self.refuse(request_id, WEIGHTS_CHANGED)
 
-    def _end_shared(self, request: Request) -> str | None:
-        """All answers of one request have the first one's ticket: nobody knows which of them vLLM will hand on."""
-        name = seam.request_of_several(request.request_id) or ""
-        shared = self._shared[name]
+    def _end_shared(self, request: Request, name: str, shared: Shared) -> str | None:
+        """All answers of one request have the ticket of the first answer: vLLM hands on the parameters of any of them."""
         if request.request_id == shared.first:
             shared.ticket = self.end(request.request_id, request, request.status in USABLE)
             shared.first_is_over = True
@@ -155,9 +153,10 @@ class Producer(producer.Producer):
 
     def finish(self, request: Request) -> dict[str, Any] | None:
         """What NixlConnector's routers expect to find, and the ticket, if there is one."""
-        shared = self._shared.get(seam.request_of_several(request.request_id) or "")
+        name = seam.request_of_several(request.request_id) or "" if self._shared else ""
+        shared = self._shared.get(name)
         if shared is not None and request.request_id in shared.unfinished:
-            ticket = self._end_shared(request)
+            ticket = self._end_shared(request, name, shared)
         else:
             ticket = self.end(request.request_id, request, request.status in USABLE)
         if ticket is None:

@@ -240,8 +240,8 @@ class Scheduler(Control):
         self._producer.paused = self._consumer.refuses_for_now = paused
 
     def keeps_weights(self, call: str) -> bool:
-        """Whether this call of the workers is known to leave the weights alone."""
-        return call in self._keep_weights
+        """Whether this call of the workers is known to leave the weights alone; no option says so of those that change them."""
+        return call in self._keep_weights and call not in CHANGE_WEIGHTS
 
     def weights_change(self, call: str) -> None:
         """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that

@@ -267,8 +267,7 @@ def hf_file(model: str, revision: str | None, name: str) -> dict[str, Any] | Non
 
 def code_files(model: ModelConfig) -> list[Path]:
     """Python files of the model, and of repositories that its configuration takes classes from."""
-    from vllm.transformers_utils.repo_utils import get_hf_file_to_dict
-    config = get_hf_file_to_dict("config.json", model.hf_config_path or model.model, model.revision) or {}
+    config = hf_file(model.hf_config_path or model.model, model.revision, "config.json") or {}
     classes = itertools.chain.from_iterable(one if isinstance(one, list) else [one] for one in config.get("auto_map", {}).values())
     others = {str(name).partition("--")[0] for name in classes if "--" in str(name)}
     folders = [_folder_of(model.model, model.revision), *(_folder_of(name, model.code_revision) for name in sorted(others))]
