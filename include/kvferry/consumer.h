@@ -94,7 +94,10 @@ typedef struct kvf_request_info {
   /* Control address of the first source's first rank, as text, for logs and errors: where there are several sources,
    * not always the one that failed last. */
   char peer[KVF_HOST_BYTES_MAX];
-  uint64_t reserved[4];
+  /* Requests of this node that have the same number came with the same ticket: they keep its leases alive together, as
+   * one consumer, and the leases end with the last of them. Unique in the life of the control node; never 0. */
+  uint64_t attachment;
+  uint64_t reserved[3];
 } kvf_request_info;
 
 /* Control node: takes up a ticket for the prompt that this engine was asked for. From here the lease is renewed by the
@@ -116,9 +119,16 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *tic
 KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t tokens,
                                                     const kvf_request_options *options, kvf_verdict *out);
 
-/* Control node: the engine's ranks are about to load. The load's deadline runs from here; the verdict comes by then
- * plus release_timeout_ms, whatever the ranks do, and perhaps before they report, if no source was left already.
- * KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS: has begun. */
+/* Control node: the engine lets this request wait while another one of the same attachment loads, since it will find
+ * the blocks in the engine's own cache. The request's deadline runs from here, and kvf_request_begin() goes on with it:
+ * a load that begins late has less time, which the ranks' kvf_load_params must say. At the deadline the verdict comes,
+ * of KVF_DEADLINE. A repetition changes nothing. KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS:
+ * has begun. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id);
+
+/* Control node: the engine's ranks are about to load. The load's deadline runs from here, or from kvf_request_wait();
+ * the verdict comes by then plus release_timeout_ms, whatever the ranks do, and perhaps before they report, if no
+ * source was left already. KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS: has begun. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 
 /* Control node: what one rank, or several merged, found. Idempotent; late and unknown reports are ignored. When the

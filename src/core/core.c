@@ -385,6 +385,16 @@ kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status
   return kvf_requests_refused(&core->requests, now_ns, status, tokens, options);
 }
 
+uint64_t kvf_core_request_attachment(const kvf_core *core, uint64_t id)
+{
+  return kvf_requests_attachment(&core->requests, id);
+}
+
+kvf_status kvf_core_request_wait(kvf_core *core, uint64_t now_ns, uint64_t id)
+{
+  return kvf_requests_wait(&core->requests, now_ns, id);
+}
+
 kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id)
 {
   return kvf_requests_begin(&core->requests, now_ns, id);
@@ -400,9 +410,9 @@ kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t i
   return kvf_requests_released(&core->requests, now_ns, id, ranks_mask);
 }
 
-kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t now_ns, uint64_t id)
+kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t id)
 {
-  return kvf_requests_stuck(&core->requests, now_ns, id);
+  return kvf_requests_stuck(&core->requests, id);
 }
 
 kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind)
@@ -510,6 +520,9 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_KNOWN:
         kvf_peers_look_at_known(&core->peers, now_ns);
         break;
+      case KVF_TIMER_ATTACHMENT:
+        kvf_requests_on_attachment_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_attachment, timer));
+        break;
       case KVF_TIMER_REQUEST:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
@@ -532,7 +545,7 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
-         kvf_requests_next_event(&core->requests, now_ns, out) ||
+         kvf_requests_next_event(&core->requests, out) ||
          (!kvf_list_is_empty(&core->finds.events) && kvf_finds_next_event(&core->finds, now_ns, out));
 }
 

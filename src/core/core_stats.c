@@ -74,7 +74,8 @@ static void put_leases(writer *to, const kvf_core *core)
 static void put_requests(writer *to, const kvf_core *core)
 {
   const kvf_request_counters *counters = &core->requests.counters;
-  gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id));
+  const kvf_attachment_counters *told = &core->requests.attachments.counters;
+  gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id) + core->requests.attachments.left);
   counter(to, "requests_opened", counters->opened);
   put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
@@ -94,9 +95,9 @@ static void put_requests(writer *to, const kvf_core *core)
   counter(to, "requests_cancelled", counters->cancelled);
   counter(to, "requests_detached", counters->detached);
   counter(to, "ranks_lost", counters->ranks_lost);
-  counter(to, "renewals_sent", counters->renewals);
-  counter(to, "acknowledgements_sent", counters->finishes);
-  counter(to, "acknowledgements_given_up", counters->finishes_given_up);
+  counter(to, "renewals_sent", told->renewals);
+  counter(to, "acknowledgements_sent", told->finishes);
+  counter(to, "acknowledgements_given_up", told->finishes_given_up);
   counter(to, "late_reports", counters->late_reports);
 }
 

@@ -249,9 +249,11 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
   }
   uint64_t now_ns = kvf_node_enter(node);
   status = kvf_core_request_open(node->core, now_ns, &sources, prompt, options, user, &id, &content);
+  const uint64_t attachment = status == KVF_OK ? kvf_core_request_attachment(node->core, id) : 0;
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
-    *info = (kvf_request_info){.id = id, .tokens = content->prompt.tokens, .groups = content->groups};
+    *info = (kvf_request_info){
+        .id = id, .tokens = content->prompt.tokens, .groups = content->groups, .attachment = attachment};
     info->load_timeout_ms = kvf_core_request_options(node->core, options).load_timeout_ms;
     for (uint32_t group = 0; group < content->groups; group++) {
       info->counts[group] = content->counts[group];
@@ -272,6 +274,14 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
   *out = kvf_core_request_refused(node->core, now_ns, status, tokens, options);
   kvf_node_leave(node, now_ns);
   return KVF_OK;
+}
+
+kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_status status = kvf_core_request_wait(node->core, now_ns, request_id);
+  kvf_node_leave(node, now_ns);
+  return status;
 }
 
 kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
@@ -304,7 +314,7 @@ kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ra
 kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_stuck(node->core, now_ns, request_id);
+  kvf_status status = kvf_core_request_stuck(node->core, request_id);
   kvf_node_leave(node, now_ns);
   return status;
 }

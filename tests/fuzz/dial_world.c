@@ -268,7 +268,7 @@ void dial_open(void)
 void dial_let_go(request_model *request, bool is_stuck)
 {
   kvf_requests *requests = &world.core.requests;
-  kvf_status status = is_stuck ? kvf_requests_stuck(requests, world.all.now_ns, request->id)
+  kvf_status status = is_stuck ? kvf_requests_stuck(requests, request->id)
                                : kvf_requests_released(requests, world.all.now_ns, request->id, 1);
   fuzz_check(status == KVF_OK || is_stuck || !request->begun || request->is_released);
   request->is_let_go = request->is_let_go || (!is_stuck && status == KVF_OK);

@@ -8,6 +8,10 @@ static void check_node(sim_world *world, const sim_node *node)
     sim_fail(world, "P5", "node %u: request %llu is never over", node->index,
              (unsigned long long)core->requests.by_id->id);
   }
+  if (core->requests.attachments.by_id != NULL) {
+    sim_fail(world, "P5", "node %u: attachment %llu is never over", node->index,
+             (unsigned long long)core->requests.attachments.by_id->id);
+  }
   if (core->loads.by_id != NULL) {
     sim_fail(world, "P2", "node %u: a load is never released", node->index);
   }

@@ -116,7 +116,7 @@ static void begin(sim_world *world, sim_job *job)
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
   HASH_FIND(by_id, control->core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
-  job->decided_early = request != NULL && request->state >= KVF_REQUEST_FINISHING;
+  job->decided_early = request != NULL && request->state == KVF_REQUEST_DONE;
   if (sim_strikes(world, SIM_FAULT_AGAIN, 4)) {
     sim_expect(world, "begin", kvf_requests_begin(&control->core.requests, now_ns, job->info.id), KVF_EXISTS);
   }
@@ -409,8 +409,8 @@ static void on_released_watch(sim_world *world, const sim_event *event)
   }
   if (job->load[event->b].state == SIM_LOAD_DECIDED) {
     sim_node *control = control_of(world, job);
-    uint64_t now_ns = sim_node_enter(world, control);
-    (void)kvf_requests_stuck(&control->core.requests, now_ns, job->info.id);
+    (void)sim_node_enter(world, control);
+    (void)kvf_requests_stuck(&control->core.requests, job->info.id);
     sim_node_leave(world, control);
     job->said_stuck = true;
   }

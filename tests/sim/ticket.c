@@ -37,6 +37,7 @@ kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
                                &job->options, sim_job_index(world, job), &id, &ticket);
     ticket = status == KVF_OK ? ticket : sources.tickets[0];
     job->info = (kvf_request_info){.id = id, .tokens = ticket->prompt.tokens, .groups = ticket->groups};
+    job->info.attachment = kvf_requests_attachment(&node->core.requests, id);
     for (uint32_t group = 0; group < ticket->groups && group < KVF_GROUPS_MAX; group++) {
       job->info.counts[group] = ticket->counts[group];
     }

@@ -36,15 +36,21 @@ static bool needs_lease(const sim_world *world, const sim_job *job)
     return false;
   }
   HASH_FIND(by_id, world->nodes[engine->control].core.requests.by_id, &job->info.id, sizeof(job->info.id), request);
-  return request != NULL && request->state < KVF_REQUEST_FINISHING;
+  return request != NULL && request->state != KVF_REQUEST_DONE;
 }
 
-static sim_job *job_of(sim_world *world, uint32_t node, uint64_t request_id)
+/* Whether it is one of those that keep leases alive together, of an engine in this life. */
+static bool is_of_attachment(const sim_job *job, uint32_t engine, uint32_t life, uint64_t attachment)
 {
-  uint32_t engine = node / SIM_NODES_EACH;
+  return job->engine == engine && job->life == life && job->info.attachment == attachment && attachment != 0;
+}
+
+/* One of those, which needs the lease; NULL: none does. */
+static const sim_job *needing_job_of(const sim_world *world, uint32_t node, uint32_t life, uint64_t attachment)
+{
   for (uint32_t i = world->jobs_count; i > 0; i--) {
-    sim_job *job = &world->jobs[i - 1];
-    if (job->engine == engine && job->info.id == request_id && job->life == world->engines[engine].life) {
+    const sim_job *job = &world->jobs[i - 1];
+    if (is_of_attachment(job, node / SIM_NODES_EACH, life, attachment) && needs_lease(world, job)) {
       return job;
     }
   }
@@ -61,11 +67,17 @@ void sim_watch_published(sim_world *world, sim_offer *offer, uint32_t rank)
   offer->until_surely_ns[rank] = offer->until_ns[rank];
 }
 
-/* The rank has told the job so. */
+/* The rank has told its attachment so. */
 static bool is_attached(const sim_world *world, const sim_job *job, const sim_offer *offer, uint32_t rank)
 {
   const uint32_t index = (uint32_t)(offer - world->offers);
-  const uint32_t attached = job->offer == index ? job->attached : job->other == index ? job->attached_other : 0;
+  uint32_t attached = 0;
+  for (uint32_t i = 0; i < world->jobs_count; i++) {
+    const sim_job *other = &world->jobs[i];
+    if (is_of_attachment(other, job->engine, job->life, job->info.attachment)) {
+      attached |= other->offer == index ? other->attached : other->other == index ? other->attached_other : 0;
+    }
+  }
   return (attached & 1u << rank) != 0;
 }
 
@@ -90,10 +102,11 @@ static void on_renewed(sim_world *world, const sim_conn *conn, const sim_node *n
     return;
   }
   uint64_t until_ns = kvf_time_min(world->now_ns + kvf_ms_to_ns(world->config.lease_ttl_ms), offer->until_max_ns[rank]);
-  const sim_job *job = conn->end[0].node == SIM_NOBODY ? NULL : job_of(world, conn->end[0].node, item->request_id);
+  const sim_job *job = conn->end[0].node == SIM_NOBODY
+                           ? NULL
+                           : needing_job_of(world, conn->end[0].node, conn->end[0].life, item->request_id);
   offer->until_ns[rank] = until_ns;
-  if (job != NULL && needs_lease(world, job) && conn->end[0].life == job->life &&
-      has_a_place(world, job, offer, rank)) {
+  if (job != NULL && has_a_place(world, job, offer, rank)) {
     offer->until_surely_ns[rank] = until_ns;
   }
 }
@@ -152,13 +165,15 @@ static bool is_of(const sim_world *world, const sim_conn *conn, const kvf_lease_
 
 static void on_state(sim_world *world, const sim_conn *conn, const sim_node *node, const kvf_lease_states_item *item)
 {
-  sim_job *job = job_of(world, node->index, item->request_id);
-  if (job == NULL || item->state != KVF_LEASE_STATE_LIVE || !needs_lease(world, job)) {
-    return;
+  const uint32_t bit = 1u << conn->end[1].node % SIM_NODES_EACH; /* the rank */
+  const uint32_t engine = node->index / SIM_NODES_EACH;
+  for (uint32_t i = 0; i < world->jobs_count && item->state == KVF_LEASE_STATE_LIVE; i++) {
+    sim_job *job = &world->jobs[i];
+    if (is_of_attachment(job, engine, world->engines[engine].life, item->request_id) && needs_lease(world, job)) {
+      job->attached |= is_of(world, conn, item, job->offer) ? bit : 0;
+      job->attached_other |= is_of(world, conn, item, job->other) ? bit : 0;
+    }
   }
-  uint32_t bit = 1u << conn->end[1].node % SIM_NODES_EACH; /* the rank */
-  job->attached |= is_of(world, conn, item, job->offer) ? bit : 0;
-  job->attached_other |= is_of(world, conn, item, job->other) ? bit : 0;
 }
 
 /* P8: the process that answers is the one that the ticket names. */

@@ -280,7 +280,7 @@ static kvf_status open_request(void)
 static void assert_not_opened(void)
 {
   assert_int_equal(ranks_peers_held(), 0);
-  assert_int_equal(HASH_CNT(by_id, consumer()->requests.by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, consumer()->requests.attachments.by_id), 0);
 }
 
 RANKS_TEST(request)

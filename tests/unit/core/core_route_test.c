@@ -383,11 +383,11 @@ CONTROL_TEST(open_and_failed_connections_are_heard_by_the_requests)
       KVF_OK);
   control_settle();
   control_dial(KVF_PEER_DOWN);
-  assert_int_equal(consumer()->requests.counters.renewals, 0);
+  assert_int_equal(consumer()->requests.attachments.counters.renewals, 0);
   assert_true(kvf_list_is_empty(&consumer()->peers.by_key->due)); /* dropped until its next time */
   control_advance(501);                                           /* the probe */
   control_dial(KVF_OK);
   control_advance(5000);
-  assert_int_equal(consumer()->requests.counters.renewals, 1);
+  assert_int_equal(consumer()->requests.attachments.counters.renewals, 1);
   assert_int_equal(producer()->leases.counters.late_renewals, 0);
 }

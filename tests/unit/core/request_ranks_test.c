@@ -87,7 +87,7 @@ static void let_go(uint64_t id)
 
 static void assert_forgotten(void)
 {
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 0);
   assert_int_equal(ranks_peers_held(), 0);
 }
 
@@ -174,7 +174,7 @@ PUBLISHED_TEST(unreachable_rank_is_told_later)
   assert_int_equal(live(), 1);
   assert_int_equal(ended(2, KVF_LEASE_END_COMPLETED), 0);
   assert_int_equal(verdict().action, KVF_ACTION_USE);
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1);
   world.wires[2].down = false;
   ranks_advance(510); /* the breaker's probe */
   ranks_advance(5000);
@@ -194,9 +194,9 @@ RANKS_TEST(rank_that_never_comes_back_is_given_up)
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   ranks_advance(440);
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1);
   ranks_advance(20);
-  assert_int_equal(requests()->counters.finishes_given_up, 1);
+  assert_int_equal(requests()->attachments.counters.finishes_given_up, 1);
   assert_int_equal(ended(3, KVF_LEASE_END_EXPIRED), 1); /* by itself */
   let_go(id);
   assert_forgotten();
@@ -212,7 +212,7 @@ RANKS_TEST(rank_that_publishes_late_is_told_again)
   uint64_t id = loaded_request();
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(live(), 0);
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1);
   ranks_publish(PRODUCERS - 1, &ticket);
   assert_int_equal(live(), 1);
   ranks_advance(1001);
@@ -340,11 +340,11 @@ RANKS_TEST(a_lost_source_costs_the_request_nothing)
   report(id, 0, KVF_OK, POSITIONS);
   assert_int_equal(verdict().action, KVF_ACTION_USE);
   assert_int_equal(ended(3, KVF_LEASE_END_COMPLETED), 1);
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* two ranks have not heard of it */
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1); /* two ranks have not heard of it */
   for (uint32_t i = 0; i < 16; i++) {
     ranks_advance(100);
   }
-  assert_int_equal(requests()->counters.finishes_given_up, 2);
+  assert_int_equal(requests()->attachments.counters.finishes_given_up, 2);
   let_go(id);
   assert_forgotten();
 }
@@ -375,18 +375,18 @@ RANKS_TEST(each_source_has_its_own_life)
 {
   for (uint32_t turn = 0; turn < 2; turn++) {
     uint64_t id = open_two_sources(turn == 0 ? 300 : 3000, turn == 0 ? 3000 : 300);
-    uint64_t before = requests()->counters.renewals;
+    uint64_t before = requests()->attachments.counters.renewals;
     ranks_advance(101);
-    assert_int_equal(requests()->counters.renewals - before, PRODUCERS);
+    assert_int_equal(requests()->attachments.counters.renewals - before, PRODUCERS);
     for (uint32_t i = 0; i < PRODUCERS; i++) {
       ranks_cut(i);
       world.wires[i].down = true;
     }
     assert_int_equal(kvf_requests_cancel(requests(), world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
     ranks_advance(4400);
-    assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1);
+    assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1);
     ranks_advance(200);
-    assert_int_equal(requests()->counters.finishes_given_up, PRODUCERS);
+    assert_int_equal(requests()->attachments.counters.finishes_given_up, PRODUCERS);
     assert_forgotten();
   }
 }
@@ -403,7 +403,7 @@ PUBLISHED_TEST(leases_of_one_rank_are_apart)
   ranks_settle();
   cancel(id);
   assert_int_equal(live(), 0);
-  assert_int_equal(HASH_CNT(by_id, requests()->by_id), 1); /* the other is not published yet */
+  assert_int_equal(HASH_CNT(by_id, requests()->attachments.by_id), 1); /* the other is not published yet */
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     ranks_publish(i, &later);
   }

@@ -103,7 +103,7 @@ WORLD_TEST(decides_once_when_all_ranks_are_in)
   assert_int_equal(event.u.verdict.recompute_tokens, 16);
   assert_false(next_verdict(&event));
   let_go(id);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
 }
 
 /* P7: the engine says from which length on a prefix is of use to all its groups. */
@@ -144,7 +144,7 @@ CONTROL_TEST(retryable_failure_detaches)
   assert_true(next_verdict(&event));
   assert_in_range(event.u.verdict.retry_after_ms, 500, 1500);
   let_go(id);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* the producer has heard it */
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0); /* the producer has heard it */
   assert_int_equal(live(), 1);
   id = open_request();
   report = (kvf_report){.request_id = id, .ranks_mask = 1, .blocks = 4, .status = KVF_LIMIT}; /* nobody can mend it */
@@ -167,7 +167,7 @@ CONTROL_TEST(detached_request_leaves_its_lease_until_it_runs_out)
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_DETACHED), KVF_OK);
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_NOT_FOUND);
   control_settle();
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
   assert_int_equal(requests->counters.detached, 1);
   assert_int_equal(requests->counters.cancelled, 0);
   control_advance(290);
@@ -247,7 +247,7 @@ WORLD_TEST(tells_the_end_until_it_is_heard)
   control_dial(KVF_OK);
   control_advance(5000);
   assert_int_equal(live(), 0);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 0);
 }
 
 CONTROL_TEST(gives_up_when_the_lease_must_be_over)
@@ -257,10 +257,10 @@ CONTROL_TEST(gives_up_when_the_lease_must_be_over)
   control_dial(KVF_PEER_DOWN);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   control_advance(440);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 1);
   control_advance(20);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
-  assert_int_equal(world.consumer.core.requests.counters.finishes_given_up, 1);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 0);
+  assert_int_equal(world.consumer.core.requests.attachments.counters.finishes_given_up, 1);
 }
 
 /* The engine may take its time with the verdict: a producer that has answered is not given up for that. */
@@ -280,10 +280,10 @@ CONTROL_TEST(heard_end_is_not_given_up)
   for (int i = 0; i < 10; i++) {
     control_advance(100);
   }
-  assert_int_equal(requests->counters.finishes_given_up, 0);
+  assert_int_equal(requests->attachments.counters.finishes_given_up, 0);
   assert_true(next_verdict(&event));
   let_go(id);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
 }
 
 /* The answer to a renewal that was under way must not pass for the answer to the end. */
@@ -298,33 +298,147 @@ WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
   control_advance(5000); /* renews */
   world.held = true;
   control_advance(5000); /* renews; the answer is held */
-  const kvf_peer *peer = world.consumer.core.requests.by_id->ranks[0].peer;
+  const kvf_peer *peer = world.consumer.core.requests.attachments.by_id->ranks[0].peer;
   assert_int_equal(peer->state, KVF_PEER_READY);
   assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   /* The finish is lost with the connection; the renewal's answer arrives before that shows. */
-  kvf_lease_states states = {.seq = world.consumer.core.requests.next_seq - 3, .count = 1};
+  kvf_lease_states states = {.seq = world.consumer.core.requests.attachments.next_seq - 3, .count = 1};
   states.items[0] = (kvf_lease_states_item){ticket.lease.id, ticket.lease.slot, id, KVF_LEASE_STATE_LIVE};
   uint8_t body[64];
   size_t bytes = 0;
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 1);
 }
 
-/* A second request with the same ticket, aborted at once, must not end the lease that the first one uses. */
-WORLD_TEST(second_request_of_a_ticket_only_detaches_itself)
+/* ---- several requests with one ticket ---- */
+
+static void cancel(uint64_t id, kvf_finish_kind kind)
 {
+  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, id, kind), KVF_OK);
+  control_settle();
+}
+
+static uint64_t ended(kvf_lease_end_cause cause)
+{
+  return world.producer.core.leases.counters.ended[cause];
+}
+
+/* P5: to the producer they are one consumer, and the last of them ends the lease, whichever that is. */
+WORLD_TEST(requests_of_a_ticket_are_one_consumer)
+{
+  static const struct {
+    kvf_finish_kind kinds[3];
+    kvf_lease_end_cause cause;
+  } cases[] = {{{KVF_FINISH_COMPLETED, KVF_FINISH_ABORTED, KVF_FINISH_DETACHED}, KVF_LEASE_END_COMPLETED},
+               {{KVF_FINISH_ABORTED, KVF_FINISH_DETACHED, KVF_FINISH_COMPLETED}, KVF_LEASE_END_COMPLETED},
+               {{KVF_FINISH_DETACHED, KVF_FINISH_ABORTED, KVF_FINISH_DETACHED}, KVF_LEASE_END_ABANDONED}};
+  kvf_requests *requests = &world.consumer.core.requests;
+  for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    uint64_t opened[3];
+    ticket.lease.slot = i;
+    ticket.lease.token[0]++;
+    control_publish(&ticket);
+    const uint64_t ended_before = ended(cases[i].cause);
+    const uint64_t told_before = requests->attachments.counters.finishes;
+    for (unsigned k = 0; k < 3; k++) {
+      opened[k] = open_request();
+      if (i + k == 0) {
+        control_dial(KVF_OK);
+      }
+      assert_int_equal(kvf_requests_attachment(requests, opened[k]), i + 1);
+    }
+    for (unsigned k = 0; k < 3; k++) {
+      assert_int_equal(live(), 1);
+      cancel(opened[k], cases[i].kinds[k]);
+      assert_int_equal(kvf_requests_attachment(requests, opened[k]), 0);
+    }
+    assert_int_equal(live(), 0);
+    assert_int_equal(ended(cases[i].cause), ended_before + 1);
+    assert_int_equal(requests->attachments.counters.finishes, told_before + 1);
+    assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
+  }
+}
+
+/* What the first has finished with is over: the producer is asked anew. */
+WORLD_TEST(request_after_the_last_has_an_attachment_of_its_own)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
   control_publish(&ticket);
   uint64_t first = open_request();
   control_dial(KVF_OK);
+  const uint64_t attachment = kvf_requests_attachment(requests, first);
+  cancel(first, KVF_FINISH_DETACHED);
   uint64_t second = open_request();
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, second, KVF_FINISH_ABORTED),
-                   KVF_OK);
-  control_settle();
+  assert_int_not_equal(kvf_requests_attachment(requests, second), attachment);
   assert_int_equal(live(), 1);
-  assert_int_equal(kvf_requests_cancel(&world.consumer.core.requests, world.now_ns, first, KVF_FINISH_ABORTED), KVF_OK);
-  control_settle();
+  cancel(second, KVF_FINISH_ABORTED);
   assert_int_equal(live(), 0);
+}
+
+/* Each of them that waits is told of a loss, once, and one that comes later asks for itself. */
+WORLD_TEST(all_that_wait_are_told_of_a_loss)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t loading = open_request();
+  control_dial(KVF_OK);
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, loading), KVF_OK);
+  (void)open_request();
+  (void)open_request();
+  assert_int_equal(kvf_lease_table_end(&world.producer.core.leases, world.now_ns, &ticket.lease), KVF_OK);
+  control_settle();
+  control_advance(5000); /* renews */
+  for (unsigned i = 0; i < 2; i++) {
+    assert_true(next_verdict(&event));
+    assert_int_equal(event.u.verdict.status, KVF_LEASE_EXPIRED);
+  }
+  assert_false(next_verdict(&event)); /* a load that has begun finds out for itself */
+  assert_int_equal(requests->counters.lost[kvf_status_index(KVF_LEASE_EXPIRED)], 2);
+  assert_int_not_equal(kvf_requests_attachment(requests, open_request()), kvf_requests_attachment(requests, loading));
+}
+
+/* P2: whoever waits for another one's load waits no longer than for its own. */
+WORLD_TEST(wait_for_another_load_has_a_deadline)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  const uint32_t timeout_ms = kvf_requests_options(requests, NULL).load_timeout_ms;
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK);
+  control_advance(timeout_ms / 2);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK); /* changes nothing */
+  control_advance(timeout_ms / 2 - 10);
+  assert_false(next_verdict(&event));
+  control_advance(20);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.status, KVF_DEADLINE);
+  assert_int_equal(event.u.verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_NOT_FOUND);
+  assert_int_equal(live(), 0);
+}
+
+WORLD_TEST(load_after_a_wait_has_what_is_left_of_the_time)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  const uint32_t timeout_ms = kvf_requests_options(requests, NULL).load_timeout_ms;
+  const uint32_t release_ms = world.consumer.core.context.config.release_timeout_ms;
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK);
+  control_advance(timeout_ms / 2);
+  assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_EXISTS);
+  control_advance(timeout_ms / 2 + release_ms - 10);
+  assert_false(next_verdict(&event));
+  control_advance(20);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.status, KVF_RANK_LOST);
 }
 
 WORLD_TEST(refuses_other_prompts_and_models)
@@ -425,30 +539,48 @@ WORLD_TEST(table_is_bounded)
                    KVF_NO_RESOURCE);
   assert_int_equal(id, last);
   assert_int_equal(HASH_CNT(by_id, requests->by_id), KVF_REQUESTS_MAX);
-  assert_int_equal(world.consumer.core.peers.by_key->users, KVF_REQUESTS_MAX);
+  assert_int_equal(world.consumer.core.peers.by_key->users, 1);
+}
+
+/* P6: and so are those of which a producer has not heard the end yet. */
+WORLD_TEST(attachments_are_bounded)
+{
+  uint64_t id = 0;
+  kvf_requests *requests = &world.consumer.core.requests;
+  for (uint32_t i = 0; i < KVF_REQUESTS_MAX; i++) {
+    id = open_request();
+    assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
+  }
+  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_NO_RESOURCE);
 }
 
 /* More than one message holds: all are told, to begin with and at the end. */
 WORLD_TEST(many_requests_are_told_in_several_messages)
 {
   const uint32_t count = KVF_LEASE_ITEMS_MAX + 1;
-  uint64_t id = 0;
+  uint64_t opened[KVF_LEASE_ITEMS_MAX + 1];
+  kvf_ticket other = ticket;
   kvf_requests *requests = &world.consumer.core.requests;
   control_publish(&ticket);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
-                                       &ticket.prompt, NULL, i, &id, NULL),
+    other.lease.token[15] = (uint8_t)i;
+    other.lease.token[14] = (uint8_t)(i >> 8);
+    assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&other}},
+                                       &ticket.prompt, NULL, i, &opened[i], NULL),
                      KVF_OK);
   }
   control_settle();
   control_dial(KVF_OK);
-  assert_int_equal(requests->counters.renewals, count);
+  assert_int_equal(requests->attachments.counters.renewals, count);
   for (uint32_t i = 0; i < count; i++) {
-    assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id - i, KVF_FINISH_ABORTED), KVF_OK);
+    (void)kvf_requests_cancel(requests, world.now_ns, opened[i], KVF_FINISH_ABORTED); /* some have been lost already */
   }
   control_settle();
-  assert_int_equal(requests->counters.finishes, count);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0); /* each was answered */
+  assert_int_equal(requests->attachments.counters.finishes, count);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0); /* each was answered */
 }
 
 /* A third of a short TTL would be a flood. */
@@ -458,11 +590,11 @@ CONTROL_TEST(short_leases_are_renewed_every_50_ms)
   control_publish(&ticket);
   (void)open_request();
   control_dial(KVF_OK);
-  assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
+  assert_int_equal(world.consumer.core.requests.attachments.counters.renewals, 1);
   control_advance(49);
-  assert_int_equal(world.consumer.core.requests.counters.renewals, 1);
+  assert_int_equal(world.consumer.core.requests.attachments.counters.renewals, 1);
   control_advance(3);
-  assert_int_equal(world.consumer.core.requests.counters.renewals, 2);
+  assert_int_equal(world.consumer.core.requests.attachments.counters.renewals, 2);
   assert_int_equal(live(), 1);
 }
 
@@ -517,11 +649,11 @@ WORLD_TEST(cancelled_verdict_is_not_told_and_the_lease_still_ends)
   assert_int_equal(kvf_requests_report(requests, world.now_ns, &report), KVF_OK);
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   assert_false(next_verdict(&event));
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 1);
   control_dial(KVF_OK);
   assert_int_equal(live(), 0);
   let_go(id);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
 }
 
 /* ---- when its ranks are released ---- */
@@ -556,7 +688,7 @@ static kvf_status released(uint64_t id, uint64_t ranks_mask)
 
 static kvf_status stuck(uint64_t id)
 {
-  return kvf_requests_stuck(&world.consumer.core.requests, world.now_ns, id);
+  return kvf_requests_stuck(&world.consumer.core.requests, id);
 }
 
 /* P3, P4: once, when every rank has said so, and not before its verdict; the record stays until then (P6). */
@@ -637,7 +769,7 @@ WORLD_TEST(cancelled_load_is_released)
   assert_int_equal(next_kind(), 0);
   assert_int_equal(released(id, 3), KVF_OK);
   assert_int_equal(next_kind(), KVF_EVENT_REQUEST_RELEASED);
-  assert_int_equal(released(id, 3), KVF_OK); /* its producer has not heard yet */
+  assert_int_equal(released(id, 3), KVF_NOT_FOUND);
   assert_int_equal(next_kind(), 0);
 }
 
@@ -647,7 +779,7 @@ WORLD_TEST(only_a_load_that_has_begun_is_released)
   uint64_t id = open_request();
   assert_int_equal(released(id, 1), KVF_INVALID);
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
-  assert_int_equal(released(id, 1), KVF_INVALID);
+  assert_int_equal(released(id, 1), KVF_NOT_FOUND);
   assert_int_equal(next_kind(), 0);
   id = begin_request();
   assert_int_equal(released(id, 0), KVF_INVALID);
@@ -723,7 +855,7 @@ WORLD_TEST(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal)
   assert_verdict(KVF_ACTION_RECOMPUTE, KVF_LEASE_EXPIRED);
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_NOT_FOUND);
   let_go(id); /* no rank was told to load */
-  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 0);
 }
 
 CONTROL_TEST(lease_that_ends_while_it_waits_fails_by_policy)
@@ -899,13 +1031,13 @@ WORLD_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
   world.held = true;
   assert_int_equal(kvf_requests_cancel(requests, world.now_ns, id, KVF_FINISH_ABORTED), KVF_OK);
   control_settle();
-  uint32_t seq = requests->next_seq;
-  const kvf_peer *peer = requests->by_id->ranks[0].peer;
+  uint32_t seq = requests->attachments.next_seq;
+  const kvf_peer *peer = requests->attachments.by_id->ranks[0].peer;
   const kvf_peer other = {.state = KVF_PEER_READY};
   answer_states(&other, seq, ticket.lease.id, id);
   answer_states(peer, seq, ticket.lease.id + 1, id);
   answer_states(peer, seq, ticket.lease.id, id + 1);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 1);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 1);
   answer_states(peer, seq, ticket.lease.id, id);
-  assert_int_equal(HASH_CNT(by_id, requests->by_id), 0);
+  assert_int_equal(HASH_CNT(by_id, requests->attachments.by_id), 0);
 }
