@@ -103,6 +103,9 @@ typedef struct kvf_config {
   uint32_t device_gather_bytes;
   uint32_t device_gather_blocks;
   uint32_t device_gather_threads;
+
+  /* Producer, too: what the structure did not have from the beginning is at its end. */
+  uint32_t lease_linger_ms;
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -64,5 +64,10 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_offer(kvf_node *node, const char *tic
  * publish of the id is refused). */
 KVF_API kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease);
 
+/* Rank: ends the leases that only linger (option lease_linger_ms): a load of each has completed, and no engine is
+ * attached. For an engine that wants their room: a prompt lacks blocks, kvf_lease_reserve() says KVF_NO_LEASE, or the
+ * engine drains. Their KVF_EVENT_LEASE_ENDED come as for any completed lease. */
+KVF_API void kvf_leases_end_lingering(kvf_node *node);
+
 KVF_C_END
 #endif

@@ -337,9 +337,16 @@ kvf_status kvf_core_lease_ended(kvf_core *core, uint64_t lease_id, uint64_t rank
   return kvf_lease_slots_ended(&core->slots, lease_id, ranks_mask, core->context.config.ranks);
 }
 
+void kvf_core_end_lingering(kvf_core *core)
+{
+  kvf_lease_table_end_lingering(&core->leases);
+}
+
 void kvf_core_drain(kvf_core *core)
 {
   core->slots.draining = true;
+  core->context.config.lease_linger_ms = 0;
+  kvf_core_end_lingering(core);
 }
 
 void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease)

@@ -100,6 +100,7 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id);
 
 kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id);
 KVF_MUST_USE kvf_status kvf_core_lease_ended(kvf_core *core, uint64_t lease_id, uint64_t ranks_mask);
+void kvf_core_end_lingering(kvf_core *core);
 void kvf_core_drain(kvf_core *core);
 
 /* Of the node's keys, ours first: for tickets. They never change: any thread, without the lock. */

@@ -52,9 +52,12 @@ struct kvf_lease_entry {
   uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t any_completed;
+  uint8_t lingers;          /* it ends at its deadline, as completed, unless another consumer attaches */
+  uint64_t linger_until_ns; /* of one that any consumer has completed */
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_IN_SLOT];
   consumer_store *more; /* NULL: there are no more than those */
+  kvf_list lingering;   /* in table.lingering while it lingers */
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
@@ -83,6 +86,8 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
   assert(is_live(entry) || entry->more == NULL);
+  assert(!entry->lingers || (is_live(entry) && entry->any_completed));
+  assert(entry->lingers == kvf_list_is_linked(&entry->lingering));
   assert(table->stored <= table->stored_max);
   assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
@@ -95,6 +100,7 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config
       .config = config, .consumers_max = KVF_LEASE_CONSUMERS_MAX, .stored_max = KVF_LEASE_CONSUMERS_STORED};
   kvf_list_init(&table->stores);
   kvf_list_init(&table->ended);
+  kvf_list_init(&table->lingering);
   kvf_wheel_init(&table->wheel, now_ns);
   table->memory = calloc((size_t)config->lease_slots + 1, sizeof(*table->entries));
   if (table->memory == NULL) {
@@ -105,6 +111,7 @@ kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_config *config
   for (uint32_t slot = 0; slot < config->lease_slots; slot++) {
     kvf_timer_init(&table->entries[slot].timer, 0);
     kvf_list_init(&table->entries[slot].queue);
+    kvf_list_init(&table->entries[slot].lingering);
   }
   return KVF_OK;
 }
@@ -247,6 +254,12 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
   }
 }
 
+static void stop_lingering(kvf_lease_entry *entry)
+{
+  entry->lingers = false;
+  kvf_list_remove(&entry->lingering);
+}
+
 /* `word` ends the lease itself, or for a later id of the slot. */
 static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
 {
@@ -256,6 +269,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   entry->cause = (uint8_t)cause;
   entry->incomplete = false;
   drop_store(table, entry);
+  stop_lingering(entry);
   set_word(table, entry, word);
   table->live -= 1;
   table->counters.ended[cause] += 1;
@@ -275,7 +289,7 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    end_own(table, entry, KVF_LEASE_END_EXPIRED);
+    end_own(table, entry, entry->lingers ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
 
@@ -303,12 +317,20 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
   return KVF_NOT_FOUND;
 }
 
+void kvf_lease_table_end_lingering(kvf_lease_table *table)
+{
+  while (!kvf_list_is_empty(&table->lingering)) {
+    end_own(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), KVF_LEASE_END_COMPLETED);
+  }
+}
+
 void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 {
   for (uint32_t slot = 0; table->live > 0; slot++) {
     kvf_lease_entry *entry = &table->entries[slot];
+    expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      end_own(table, entry, has_run_out(entry, now_ns) ? KVF_LEASE_END_EXPIRED : KVF_LEASE_END_REVOKED);
+      end_own(table, entry, KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -427,6 +449,52 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
   return entry->store == STORE_DONE && !entry->incomplete ? KVF_LEASE_STATE_LIVE : KVF_LEASE_STATE_NOT_PUBLISHED;
 }
 
+/* Nobody reads it now, and one has all it needs: another engine may still come with the same ticket. */
+static void linger(kvf_lease_table *table, kvf_lease_entry *entry)
+{
+  entry->lingers = true;
+  kvf_list_ensure_back(&table->lingering, &entry->lingering);
+  entry->deadline_ns = kvf_time_min(entry->deadline_ns, entry->linger_until_ns);
+  kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
+  check(table, entry);
+}
+
+static kvf_lease_state renew(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns,
+                             const kvf_consumer_key *key, kvf_lease_state state)
+{
+  const uint8_t *consumer_state = find_or_attach(table, entry, key);
+  if (consumer_state == NULL) {
+    return KVF_LEASE_STATE_CROWDED;
+  }
+  if (*consumer_state == CONSUMER_ATTACHED) {
+    stop_lingering(entry);
+    lengthen(table, entry, now_ns);
+  }
+  return state;
+}
+
+static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns,
+                              const kvf_consumer_key *key, kvf_finish_kind kind, kvf_lease_state state)
+{
+  uint8_t *consumer_state = find_or_attach(table, entry, key);
+  if (consumer_state != NULL && *consumer_state == CONSUMER_ATTACHED) {
+    *consumer_state = (uint8_t)kind;
+    if (kind == KVF_FINISH_COMPLETED && !entry->any_completed) {
+      entry->any_completed = true;
+      entry->linger_until_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_linger_ms));
+    }
+  }
+  if (any_in_state(entry, CONSUMER_ATTACHED) || (!entry->any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
+    return state;
+  }
+  if (entry->any_completed && now_ns < entry->linger_until_ns) {
+    linger(table, entry);
+    return state;
+  }
+  end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  return KVF_LEASE_STATE_ENDED;
+}
+
 kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                             const kvf_consumer_key *key, kvf_finish_kind kind)
 {
@@ -447,26 +515,7 @@ kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now
   if (!is_live(entry)) {
     return state;
   }
-  uint8_t *consumer_state = find_or_attach(table, entry, key);
-  if (renews && consumer_state == NULL) {
-    return KVF_LEASE_STATE_CROWDED;
-  }
-  const bool is_attached = consumer_state != NULL && *consumer_state == CONSUMER_ATTACHED;
-  if (renews) {
-    if (is_attached) {
-      lengthen(table, entry, now_ns);
-    }
-    return state;
-  }
-  if (is_attached) {
-    *consumer_state = (uint8_t)kind;
-    entry->any_completed |= kind == KVF_FINISH_COMPLETED;
-  }
-  if (any_in_state(entry, CONSUMER_ATTACHED) || (!entry->any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
-    return state;
-  }
-  end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
-  return KVF_LEASE_STATE_ENDED;
+  return renews ? renew(table, entry, now_ns, key, state) : finish(table, entry, now_ns, key, kind, state);
 }
 
 /* ---- readers ---- */

@@ -6,7 +6,8 @@
  * - ended: the word that ends it (fence.h) is to be stored;
  * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
  * It ends when no consumer is attached and one has all it needs or has aborted, when it runs out or when it is revoked
- * here, whichever is first.
+ * here, whichever is first. With lease_linger_ms it lingers first, for so long from the first completion: another
+ * engine may have the same ticket, and not have come yet.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
  * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
@@ -54,9 +55,10 @@ typedef struct kvf_lease_entry kvf_lease_entry;
 typedef struct kvf_lease_table {
   void *memory;
   kvf_lease_entry *entries; /* in `memory`, at the beginning of a cache line */
-  const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms */
+  const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms, lease_linger_ms */
   kvf_list stores;
   kvf_list ended;
+  kvf_list lingering;
   uint32_t live;          /* published and not ended */
   uint32_t unreleased;    /* published and not given back yet */
   uint32_t stored;        /* places for consumers beside those in the slots */
@@ -97,17 +99,20 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
  * changed. The lease is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been
  * stored.
  *
- * With any other kind it will not read (any more). Ends the lease if none is attached and one has completed or aborted:
- * those that have only detached leave it to others, until it runs out. Where there is no room for the consumer, nothing
- * happens. One that finished without having attached is noted, so that a delayed renewal of its does not attach it;
- * when room is needed those that detached are forgotten first, then those that aborted, then those that completed:
- * never one that is attached. */
+ * With any other kind it will not read (any more). Ends the lease, perhaps after it has lingered, if none is attached
+ * and one has completed or aborted: those that have only detached leave it to others, until it runs out. Where there is
+ * no room for the consumer, nothing happens. One that finished without having attached is noted, so that a delayed
+ * renewal of its does not attach it; when room is needed those that detached are forgotten first, then those that
+ * aborted, then those that completed: never one that is attached. */
 kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                             const kvf_consumer_key *key, kvf_finish_kind kind);
 
 /* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as ended from here
  * on (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
+
+/* Ends the leases that linger: their room is wanted. Takes time in their number. */
+void kvf_lease_table_end_lingering(kvf_lease_table *table);
 
 /* Revokes all leases. Takes time in the number of slots. */
 void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns);

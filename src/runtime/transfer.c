@@ -141,6 +141,13 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
   return status;
 }
 
+void kvf_leases_end_lingering(kvf_node *node)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_end_lingering(node->core);
+  kvf_node_leave(node, now_ns); /* carries the stores out before it returns */
+}
+
 kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes)
 {
   if (ticket == NULL) {

@@ -16,6 +16,7 @@ static void on_let_go(sim_world *world, const sim_event *event);
 static void on_abort(sim_world *world, const sim_event *event);
 static void on_load_watch(sim_world *world, const sim_event *event);
 static void on_verdict_watch(sim_world *world, const sim_event *event);
+static void on_wait_watch(sim_world *world, const sim_event *event);
 static void on_released_watch(sim_world *world, const sim_event *event);
 static void on_used(sim_world *world, const sim_event *event);
 
@@ -84,6 +85,17 @@ void sim_job_join(sim_world *world, sim_job *job, uint32_t offer)
 
 /* ---- from the ticket to the loads ---- */
 
+/* As an engine does whose cache will have the blocks when another request has loaded them. */
+static void wait_for_another(sim_world *world, sim_job *job)
+{
+  sim_node *control = control_of(world, job);
+  job->waited = true;
+  job->waits_since_ns = sim_node_enter(world, control);
+  sim_expect(world, "wait", kvf_requests_wait(&control->core.requests, job->waits_since_ns, job->info.id), KVF_OK);
+  sim_node_leave(world, control);
+  tell(world, job, on_wait_watch, 0, kvf_ms_to_ns(job->options.load_timeout_ms) + WATCH_SLACK_NS);
+}
+
 void sim_job_arrive(sim_world *world, sim_job *job)
 {
   sim_engine *engine = &world->engines[job->engine];
@@ -105,6 +117,9 @@ void sim_job_arrive(sim_world *world, sim_job *job)
     return;
   }
   job->state = SIM_JOB_OPEN;
+  if (!job->probe && sim_choose(&world->tape, 8) == 1) {
+    wait_for_another(world, job);
+  }
   tell(world, job, on_blocks, 0, sim_lag(world, SIM_FAULT_SLOW, 200 * SIM_MS));
 }
 
@@ -442,18 +457,29 @@ static void on_let_go(sim_world *world, const sim_event *event)
   }
 }
 
-static void on_verdict_watch(sim_world *world, const sim_event *event)
+/* The job has had its time, and is still in this state. */
+static void must_be_decided(sim_world *world, const sim_event *event, sim_job_state undecided)
 {
   sim_job *job = sim_job_of(world, event);
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  if (job->state == SIM_JOB_LOADING) {
+  if (job->state == undecided) {
     sim_node_catch_up(world, control_of(world, job));
   }
-  if (job->state == SIM_JOB_LOADING) {
+  if (job->state == undecided) {
     sim_fail(world, "P2", "job %u has no verdict at its deadline", event->a);
   }
+}
+
+static void on_verdict_watch(sim_world *world, const sim_event *event)
+{
+  must_be_decided(world, event, SIM_JOB_LOADING);
+}
+
+static void on_wait_watch(sim_world *world, const sim_event *event)
+{
+  must_be_decided(world, event, SIM_JOB_OPEN);
 }
 
 static void on_report(sim_world *world, const sim_event *event)

@@ -92,6 +92,27 @@ static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer
   return status;
 }
 
+/* The engine lacks blocks or leases: those that only linger go first. */
+static void on_make_room(sim_world *world, const sim_event *event)
+{
+  sim_engine *engine = &world->engines[event->a];
+  if (engine->life != event->c || engine->state == SIM_ENGINE_DOWN || sim_waits(world, event->a, event)) {
+    return;
+  }
+  sim_node *node = &world->nodes[event->a * SIM_NODES_EACH + event->b];
+  (void)sim_node_enter(world, node);
+  kvf_core_end_lingering(&node->core);
+  sim_node_leave(world, node);
+}
+
+static uint32_t refuse_offer(sim_world *world, const sim_engine *engine)
+{
+  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
+    sim_push(world, world->now_ns + world->delay_ns, on_make_room, engine->index, rank, engine->life);
+  }
+  return SIM_NOBODY;
+}
+
 uint32_t sim_offer_make(sim_world *world, sim_engine *engine, uint32_t prompt)
 {
   uint32_t index = world->offers_count;
@@ -101,14 +122,14 @@ uint32_t sim_offer_make(sim_world *world, sim_engine *engine, uint32_t prompt)
   sim_offer *offer = &world->offers[index];
   *offer = (sim_offer){.engine = engine->index, .life = engine->life, .prompt = prompt};
   if (!sim_blocks_take(world, engine, sim_prompt_at(prompt)->positions, index, offer->ids)) {
-    return SIM_NOBODY;
+    return refuse_offer(world, engine);
   }
   kvf_status status = reserve(world, engine, offer);
   sim_note(world, engine->control, "offers prompt % with lease %: $", prompt, offer->lease.id,
            (uint64_t)(int64_t)status);
   if (status != KVF_OK) {
     sim_blocks_give(world, engine, index);
-    return SIM_NOBODY;
+    return refuse_offer(world, engine);
   }
   world->offers_count++;
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {

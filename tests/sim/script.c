@@ -192,7 +192,8 @@ static void on_probe(sim_world *world, const sim_event *event)
   uint32_t consumer = event->b + 1 < world->engines_count ? event->b + 1 : world->producers;
   uint32_t producer = event->a + (consumer == world->producers);
   if (producer < world->producers) {
-    sim_push(world, world->now_ns + PROBE_EVERY_NS, on_probe, producer, consumer, 0);
+    const uint64_t after_ns = PROBE_EVERY_NS + kvf_ms_to_ns(world->config.lease_linger_ms);
+    sim_push(world, world->now_ns + after_ns, on_probe, producer, consumer, 0);
   } else {
     sim_push(world, world->now_ns + settling_ns(world), on_end, 0, 0, 0);
   }

@@ -81,6 +81,7 @@ static uint32_t choose_of(sim_tape *tape, const uint32_t values[4])
 static void choose_times(sim_world *world)
 {
   static const uint32_t ttls[] = {1000, 300, 150, 3000};
+  static const uint32_t lingers[] = {0, 50, 5, 500};
   static const uint32_t load_timeouts[] = {2000, 500, 200, 1000};
   static const uint32_t stalls[] = {200, 50, 20, 100};
   static const uint32_t released[] = {500, 100, 50, 1000};
@@ -91,6 +92,7 @@ static void choose_times(sim_world *world)
   kvf_config *config = &world->config;
   config->lease_ttl_ms = choose_of(tape, ttls);
   config->lease_max_ms = config->lease_ttl_ms * (2 + sim_choose(tape, 4));
+  config->lease_linger_ms = choose_of(tape, lingers);
   config->load_timeout_ms = choose_of(tape, load_timeouts);
   config->stall_timeout_ms = choose_of(tape, stalls);
   config->release_timeout_ms = choose_of(tape, released);

@@ -47,6 +47,14 @@ kvf_status sim_request_open(sim_world *world, sim_node *node, sim_job *job)
   return status;
 }
 
+/* A load that begins late has less time. */
+static uint32_t timeout_ms(const sim_job *job, uint64_t now_ns)
+{
+  const uint32_t all_ms = job->options.load_timeout_ms;
+  const uint64_t gone_ms = job->waited ? (now_ns - job->waits_since_ns) / SIM_MS : 0;
+  return gone_ms < all_ms ? all_ms - (uint32_t)gone_ms : 1;
+}
+
 kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const kvf_blocks *destination, uint64_t point)
 {
   kvf_sources sources;
@@ -56,7 +64,7 @@ kvf_status sim_load_start(sim_world *world, sim_node *node, sim_job *job, const 
     kvf_load_params load = {.request_id = job->info.id,
                             .prompt = sim_prompt_at(job->prompt)->identity,
                             .destination = *destination,
-                            .timeout_ms = job->options.load_timeout_ms,
+                            .timeout_ms = timeout_ms(job, now_ns),
                             .user = sim_job_index(world, job)};
     status = kvf_sources_digest(&sources);
     if (status == KVF_OK) {

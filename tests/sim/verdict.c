@@ -31,8 +31,8 @@ static expected expect(const sim_world *world, const sim_job *job)
 static const char *what_is_wrong_early(const sim_world *world, const sim_job *job, const kvf_verdict *verdict)
 {
   const kvf_status_info *info = kvf_status_describe(verdict->status);
-  if (verdict->status != KVF_LEASE_EXPIRED && verdict->status != KVF_LEASE_UNKNOWN &&
-      verdict->status != KVF_LEASE_CROWDED && info->lost != KVF_LOST_PEER) {
+  if (!(job->waited && verdict->status == KVF_DEADLINE) && verdict->status != KVF_LEASE_EXPIRED &&
+      verdict->status != KVF_LEASE_UNKNOWN && verdict->status != KVF_LEASE_CROWDED && info->lost != KVF_LOST_PEER) {
     return "comes early without a reason";
   }
   if (verdict->action == KVF_ACTION_FAIL) {
@@ -110,7 +110,7 @@ static uint32_t any_producer(sim_world *world)
   return sim_choose(&world->tape, world->producers);
 }
 
-/* P5: told that the consumer has all it needs, the producer does not wait for the lease to run out. */
+/* P5: told that the consumer has all it needs, the producer waits for no more than the lease's linger. */
 static void on_probe_over(sim_world *world, const sim_event *event)
 {
   if (!world->offers[event->a].is_over) {
@@ -150,7 +150,8 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
              (unsigned long long)event->user, kvf_status_name(verdict->status));
   }
   if (job->probe) {
-    sim_push(world, world->now_ns + PROBE_BACK_NS, on_probe_over, job->offer, 0, 0);
+    sim_push(world, world->now_ns + PROBE_BACK_NS + kvf_ms_to_ns(world->config.lease_linger_ms), on_probe_over,
+             job->offer, 0, 0);
   }
   if (verdict->action == KVF_ACTION_FAIL && !world->healed && job->tries < RETRIES) {
     (void)sim_submit(world, any_producer(world), job->engine, job->prompt, false, job->tries + 1);

@@ -251,7 +251,9 @@ typedef struct sim_job {
   bool is_other; /* its ticket is of another model */
   bool probe;    /* of the healed world: must be served */
   bool cancelled;
-  bool waits; /* for blocks */
+  bool waits;  /* for blocks */
+  bool waited; /* since then, for another load, as far as its control node knows: */
+  uint64_t waits_since_ns;
   bool has_blocks;
   bool had_verdict;
   bool decided_early; /* the library decided before its load could begin */

@@ -60,6 +60,7 @@ static kvf_status init_core(void)
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
   kvf_config_init(&config.options);
+  config.options.lease_linger_ms = 0;
   config.options.lease_slots = 4;
   return kvf_core_init(&core, &config, 0);
 }

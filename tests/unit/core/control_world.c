@@ -17,6 +17,7 @@ void control_options_init(control_options *options)
   memset(options, 0, sizeof(*options));
   options->consumer_model = "m";
   kvf_config_init(&options->config);
+  options->config.lease_linger_ms = 0;
   options->config.block_tokens = 16;
 }
 

@@ -79,6 +79,7 @@ CONTROL_TEST(init)
   config.key.bytes = 16;
   config.other_key.bytes = 17;
   kvf_config_init(&config.options);
+  config.options.lease_linger_ms = 0;
   config.options.lease_slots = 4;
   long hashes = 0;
   kvf_status status;

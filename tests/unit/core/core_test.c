@@ -30,6 +30,7 @@ static kvf_core_config config_of(uint8_t name)
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
   kvf_config_init(&config.options);
+  config.options.lease_linger_ms = 0;
   memset(&config.incarnation, name, sizeof(config.incarnation));
   memset(config.secret, name, sizeof(config.secret));
   return config;

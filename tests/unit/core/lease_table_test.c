@@ -559,6 +559,84 @@ LIVE_TEST(detached_last_ends_what_others_have_finished)
   world_expect_ended(w, 0, 4, KVF_LEASE_END_ABANDONED);
 }
 
+/* ---- leases that linger ---- */
+
+#define LINGER_MS 20
+
+static void let_linger(void)
+{
+  static const kvf_config config = {.lease_slots = WORLD_SLOTS,
+                                    .lease_ttl_ms = WORLD_TTL_MS,
+                                    .lease_max_ms = WORLD_MAX_MS,
+                                    .lease_linger_ms = LINGER_MS};
+  w->table.config = &config;
+}
+
+/* Another engine with the same ticket has so long to come; if none does the blocks are back. */
+LIVE_TEST(completed_lease_lingers_for_another_engine)
+{
+  let_linger();
+  assert_int_equal(world_renew(w, MS(1), 0, 3, 'a'), LIVE);
+  assert_int_equal(world_complete(w, MS(2), 0, 3, 'a'), LIVE);
+  kvf_lease_table_tick(&w->table, MS(1 + LINGER_MS), 1000);
+  assert_int_equal(authorize(MS(1 + LINGER_MS), 0, 3), KVF_OK);
+  kvf_lease_table_tick(&w->table, MS(2 + LINGER_MS), 1000);
+  assert_int_equal(authorize(MS(2 + LINGER_MS), 0, 3), KVF_LEASE_EXPIRED);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+/* One that comes while it lingers has a whole TTL; the time is that of the first completion, and it is over by then. */
+LIVE_TEST(engine_that_comes_while_it_lingers_attaches)
+{
+  let_linger();
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, MS(LINGER_MS - 1), 0, 3, 'a'), LIVE); /* a late one: it has finished */
+  assert_int_equal(world_renew(w, MS(LINGER_MS - 1), 0, 3, 'b'), LIVE);
+  kvf_lease_table_tick(&w->table, MS(LINGER_MS + 1), 1000);
+  assert_int_equal(authorize(MS(LINGER_MS + 1), 0, 3), KVF_OK);
+  kvf_lease_table_end_lingering(&w->table); /* it does not linger now */
+  assert_int_equal(world_detach(w, MS(LINGER_MS + 2), 0, 3, 'b'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+LIVE_TEST(engine_that_goes_while_it_lingers_changes_nothing)
+{
+  let_linger();
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, MS(5), 0, 3, 'b'), LIVE);
+  assert_int_equal(world_abort(w, MS(10), 0, 3, 'b'), LIVE);
+  kvf_lease_table_tick(&w->table, MS(LINGER_MS), 1000);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+}
+
+/* Nobody has wanted what was aborted. */
+LIVE_TEST(aborted_lease_does_not_linger)
+{
+  let_linger();
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_abort(w, MS(1), 0, 3, 'a'), OVER);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+}
+
+LIVE_TEST(lingering_leases_make_room)
+{
+  let_linger();
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  world_live(w, 0, 1, 3);
+  kvf_lease_table_end_lingering(&w->table);
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  assert_int_equal(w->table.live, 1);
+}
+
+LIVE_TEST(revoked_while_it_lingers)
+{
+  let_linger();
+  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  kvf_lease_table_end_all(&w->table, MS(1));
+  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  kvf_lease_table_end_lingering(&w->table);
+}
+
 LIVE_TEST(detached_consumers_make_room)
 {
   assert_int_equal(world_renew(w, 0, 0, 3, 'z'), LIVE);

@@ -14,6 +14,7 @@ void ranks_options_init(ranks_options *options, uint32_t producer_ranks, uint32_
   options->heads_total = heads_total;
   options->groups = 1;
   kvf_config_init(&options->config);
+  options->config.lease_linger_ms = 0;
   options->config.block_tokens = RANKS_BLOCK_TOKENS;
   options->config.lease_slots = RANKS_SLOTS;
   options->config.chunk_bytes = 1; /* one block a read */
