@@ -120,14 +120,14 @@ KVF_API KVF_MUST_USE kvf_status kvf_request_refused(kvf_node *node, kvf_status s
                                                     const kvf_request_options *options, kvf_verdict *out);
 
 /* Control node: the engine lets this request wait while another one of the same attachment loads, since it will find
- * the blocks in the engine's own cache. The request's deadline runs from here, and kvf_request_begin() goes on with it:
- * a load that begins late has less time, which the ranks' kvf_load_params must say. At the deadline the verdict comes,
- * of KVF_DEADLINE. A repetition changes nothing. KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS:
- * has begun. */
-KVF_API KVF_MUST_USE kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id);
+ * the blocks in the engine's own cache; or, with `waits` false, the wait is over. The time of its waits is taken from
+ * that of its load, load_timeout_ms, which the ranks' kvf_load_params must say, too; when there is none left the
+ * verdict comes, of KVF_DEADLINE. A repetition changes nothing. KVF_NOT_FOUND: cancelled, or the verdict has been
+ * polled. KVF_EXISTS: has begun. */
+KVF_API KVF_MUST_USE kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id, bool waits);
 
-/* Control node: the engine's ranks are about to load. The load's deadline runs from here, or from kvf_request_wait();
- * the verdict comes by then plus release_timeout_ms, whatever the ranks do, and perhaps before they report, if no
+/* Control node: the engine's ranks are about to load, and its wait, if any, is over. The load's deadline runs from
+ * here; the verdict comes by then plus release_timeout_ms, whatever the ranks do, and perhaps before they report, if no
  * source was left already. KVF_NOT_FOUND: cancelled, or the verdict has been polled. KVF_EXISTS: has begun. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id);
 

@@ -49,6 +49,7 @@ class RequestInfo(NamedTuple):
     counts: list[int]
     peer: str
     load_timeout_ms: int
+    attachment: int
 
 class Number(NamedTuple):
     """A kvf_stat."""
@@ -130,6 +131,7 @@ class Node:
         """`after`: when their bytes are complete; None: they are."""
 
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
+    def leases_end_lingering(self) -> None: ...
     def ticket_offer(self, ticket: str) -> int:
         """Hands the ticket to whoever asks for its prompt, once, until its lease ends: a status."""
 
@@ -154,6 +156,7 @@ class Node:
     def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Verdict:
         """What to do with a prompt whose ticket request_open() has refused."""
 
+    def request_wait(self, request_ids: list[int], waits: bool) -> list[int]: ...
     def request_begin(self, request_ids: list[int]) -> list[int]: ...
     def request_report(self, reports: list[Report]) -> list[int]: ...
     def request_released(self, request_ids: list[int], rank: int) -> list[int]: ...

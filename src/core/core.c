@@ -397,9 +397,9 @@ uint64_t kvf_core_request_attachment(const kvf_core *core, uint64_t id)
   return kvf_requests_attachment(&core->requests, id);
 }
 
-kvf_status kvf_core_request_wait(kvf_core *core, uint64_t now_ns, uint64_t id)
+kvf_status kvf_core_request_wait(kvf_core *core, uint64_t now_ns, uint64_t id, bool waits)
 {
-  return kvf_requests_wait(&core->requests, now_ns, id);
+  return kvf_requests_wait(&core->requests, now_ns, id, waits);
 }
 
 kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id)

@@ -116,7 +116,7 @@ KVF_MUST_USE kvf_status kvf_core_request_open(kvf_core *core, uint64_t now_ns, c
 kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status status, uint32_t tokens,
                                      const kvf_request_options *options);
 uint64_t kvf_core_request_attachment(const kvf_core *core, uint64_t id);
-KVF_MUST_USE kvf_status kvf_core_request_wait(kvf_core *core, uint64_t now_ns, uint64_t id);
+KVF_MUST_USE kvf_status kvf_core_request_wait(kvf_core *core, uint64_t now_ns, uint64_t id, bool waits);
 KVF_MUST_USE kvf_status kvf_core_request_begin(kvf_core *core, uint64_t now_ns, uint64_t id);
 kvf_status kvf_core_request_report(kvf_core *core, uint64_t now_ns, const kvf_report *report);
 kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t id, uint64_t ranks_mask);

@@ -178,6 +178,7 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
   request->options = kvf_requests_options(requests, options);
+  request->left_ns = kvf_ms_to_ns(request->options.load_timeout_ms);
   request->own =
       kvf_ranks_of(requests->context->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
   kvf_timer_init(&request->timer, KVF_TIMER_REQUEST);
@@ -228,14 +229,26 @@ uint64_t kvf_requests_attachment(const kvf_requests *requests, uint64_t id)
   return request == NULL || request->attachment == NULL ? 0 : request->attachment->id;
 }
 
-/* Its deadline is so far from now. */
 static void set_deadline(kvf_requests *requests, kvf_request *request, uint64_t until_ns)
 {
   request->until_ns = until_ns;
   kvf_wheel_arm(&requests->context->wheel, &request->timer, until_ns);
 }
 
-kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t id)
+static void start_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  request->waits = true;
+  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns));
+}
+
+static void stop_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
+{
+  request->waits = false;
+  request->left_ns = request->until_ns > now_ns ? request->until_ns - now_ns : 0;
+  kvf_wheel_disarm(&requests->context->wheel, &request->timer);
+}
+
+kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t id, bool waits)
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_DONE && !request->verdict_pending)) {
@@ -244,9 +257,10 @@ kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t i
   if (request->begun) {
     return KVF_EXISTS;
   }
-  if (request->state == KVF_REQUEST_OPEN && !request->waits) {
-    request->waits = true;
-    set_deadline(requests, request, kvf_time_add(now_ns, kvf_ms_to_ns(request->options.load_timeout_ms)));
+  if (request->state == KVF_REQUEST_OPEN && waits && !request->waits) {
+    start_waiting(requests, now_ns, request);
+  } else if (request->state == KVF_REQUEST_OPEN && !waits && request->waits) {
+    stop_waiting(requests, now_ns, request);
   }
   return KVF_OK;
 }
@@ -264,12 +278,12 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   if (request->state == KVF_REQUEST_DONE) {
     return KVF_OK; /* its verdict is on the way */
   }
-  const uint64_t timeout_ns = kvf_ms_to_ns(request->options.load_timeout_ms);
-  const uint64_t load_until_ns = request->waits ? request->until_ns : kvf_time_add(now_ns, timeout_ns);
+  if (request->waits) {
+    stop_waiting(requests, now_ns, request);
+  }
   request->state = KVF_REQUEST_LOADING;
-  request->waits = false;
-  set_deadline(requests, request,
-               kvf_time_add(load_until_ns, kvf_ms_to_ns(requests->context->config.release_timeout_ms)));
+  const uint64_t release_ns = kvf_ms_to_ns(requests->context->config.release_timeout_ms);
+  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns + release_ns));
   return KVF_OK;
 }
 

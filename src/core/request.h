@@ -38,6 +38,7 @@ typedef struct kvf_request {
   kvf_list event;             /* in kvf_requests.events while there is something to say */
   kvf_timer timer;            /* armed while it is LOADING or waits */
   uint64_t until_ns;          /* then: the deadline */
+  uint64_t left_ns;           /* of the time for waits and the load, when neither goes on */
   kvf_request_options options;
   uint32_t tokens;
   uint32_t block_tokens;
@@ -92,7 +93,7 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
                                  const kvf_request_options *options);
 /* What the request's attachment is known by, 0 if it is over. */
 uint64_t kvf_requests_attachment(const kvf_requests *requests, uint64_t id);
-KVF_MUST_USE kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t id);
+KVF_MUST_USE kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t id, bool waits);
 KVF_MUST_USE kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t id);
 kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kvf_report *report);
 kvf_status kvf_requests_released(kvf_requests *requests, uint64_t now_ns, uint64_t id, uint64_t ranks_mask);

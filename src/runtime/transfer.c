@@ -283,10 +283,10 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
   return KVF_OK;
 }
 
-kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id)
+kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id, bool waits)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_wait(node->core, now_ns, request_id);
+  kvf_status status = kvf_core_request_wait(node->core, now_ns, request_id, waits);
   kvf_node_leave(node, now_ns);
   return status;
 }

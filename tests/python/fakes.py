@@ -65,6 +65,7 @@ class FakeNode:
         self.loads: dict[int, FakeLoad] = {}
         self.status: dict[str, int] = {}
         self.next_id = 100
+        self.tickets: dict[str, int] = {}
         self.ended: dict[int, set[int]] = {}
         self.stuck: set[int] = set()
         self.numbers: list[Any] = []
@@ -98,6 +99,12 @@ class FakeNode:
     def request_begin(self, ids: list[int]) -> list[int]:
         self.loads |= {id_: FakeLoad() for id_ in ids}
         return self._batch("request_begin", ids)
+
+    def request_wait(self, ids: list[int], waits: bool) -> list[int]:
+        return self._batch("request_wait" if waits else "request_wait_over", ids)
+
+    def leases_end_lingering(self) -> None:
+        self.calls.append(("leases_end_lingering", None))
 
     def _end(self, name: str, ids: list[int]) -> list[int]:
         for id_ in self.loads.keys() & set(ids):
@@ -170,7 +177,9 @@ class FakeNode:
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
             return status, None
         self.next_id += 1
-        return status, _kvferry.RequestInfo((self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0))))
+        attachment = 1000 + self.tickets.setdefault(ticket, len(self.tickets))
+        return status, _kvferry.RequestInfo((self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0)),
+                                             attachment))
 
     def poll(self) -> list[Any]:
         events, self.events = self.events, []

@@ -22,6 +22,8 @@ from fakes import (  # noqa: E402
     vllm_config,
     vllm_scheduler,
 )
+from vllm.v1.request import RequestStatus  # noqa: E402
+
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
@@ -315,11 +317,106 @@ def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
     assert side.consumer.finish(side.a)
 
 
-def another(side: Side, name: str) -> Any:
+def another(side: Side, name: str, ticket: str = "another ticket") -> Any:
     """A request with a ticket, and its id in side.node.next_id."""
-    made = request(name, TOKENS, params=dict(PARAMS))
+    made = request(name, TOKENS, params=PARAMS | {"kvferry_ticket": ticket})
     side.consumer.arrive(made)
     return made
+
+
+# ---- requests with one ticket ----
+
+
+def with_the_same_ticket(side: Side, name: str) -> Any:
+    return another(side, name, PARAMS["kvferry_ticket"])
+
+
+def waits(side: Side, waiting: Any) -> bool:
+    return side.consumer.offer(waiting, 0) == (None, False)
+
+
+def test_requests_with_one_ticket_wait_for_the_first_load() -> None:
+    side = Side()
+    b, c = with_the_same_ticket(side, "b"), with_the_same_ticket(side, "c")
+    assert side.consumer.offer(b, 0) == (TOKENS, True)  # nothing is under way
+    side.admit()
+    side.a.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+    assert waits(side, b) and waits(side, b) and waits(side, c)
+    assert side.node.of("request_wait") == [side.id + 1, side.id + 2]
+    assert side.consumer.offer(b, 64) == (16, True)  # of what is missing the first one loads nothing
+    side.decide(USE)
+    side.release()
+    assert side.settle() == {"a"}
+    assert side.node.of("request_wait_over") == [side.id + 1, side.id + 2]
+    assert waits(side, b)  # vLLM caches the blocks when it takes the request up
+    assert side.node.of("request_wait") == [side.id + 1, side.id + 2]  # and nobody's time runs meanwhile
+    side.a.status = RequestStatus.RUNNING
+    assert side.consumer.offer(b, 64) == (16, True)
+    side.consumer.admit(b, FakeBlocks([5, 6, 7]), 16)
+    assert side.consumer.offer(c, 0) == (TOKENS, True)  # its blocks are not in the cache any more, and it waits for no other
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed", "discarded"])
+def test_the_next_one_loads_if_the_first_load_is_of_no_use(how: str) -> None:
+    side = Side()
+    b, c = with_the_same_ticket(side, "b"), with_the_same_ticket(side, "c")
+    side.admit()
+    assert waits(side, b) and waits(side, c)
+    if how == "cancelled":
+        side.consumer.finish(side.a)
+    else:
+        if how == "discarded":
+            side.consumer.discard_all()
+        else:
+            side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED)
+        side.release()
+        assert side.settle() == {"a"}
+    assert sorted(side.node.of("request_wait_over")) == [side.id + 1, side.id + 2]
+    assert side.consumer.offer(c, 0) == (TOKENS, True)
+    side.consumer.admit(c, FakeBlocks([5, 6, 7]), TOKENS)
+    assert waits(side, b)
+    assert side.node.of("request_wait")[2:] == [side.id + 1]
+
+
+def test_a_wait_is_taken_from_the_time_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    side = Side()
+    params = PARAMS | {"kvferry_options": {"load_timeout_ms": "5000"}}
+    b = request("b", TOKENS, params=params)
+    side.consumer.arrive(b)
+    side.admit()
+    assert waits(side, b)
+    now_s[0] += 3
+    side.consumer.finish(side.a)
+    now_s[0] += 60  # waits for a place, and not for a load
+    assert side.consumer.offer(b, 0) == (TOKENS, True)
+    side.consumer.admit(b, FakeBlocks([5, 6, 7]), TOKENS)
+    (load,) = side.orders().load
+    assert load.timeout_ms == 2000
+
+
+def test_who_has_waited_too_long_is_decided() -> None:
+    side = Side()
+    b = with_the_same_ticket(side, "b")
+    side.admit()
+    assert waits(side, b)
+    side.node.decide(side.id + 1, FAIL, _kvferry.DEADLINE)
+    side.poll()
+    assert side.errors == {"b"}
+    side.consumer.finish(b)
+    side.consumer.finish(side.a)  # nobody waits for it
+    assert side.node.of("request_wait_over") in ([], [side.id + 1])
+
+
+@pytest.mark.parametrize("what", ["no cache", "skips it", "another ticket"])
+def test_who_would_find_nothing_cached_loads(what: str) -> None:
+    side = Side()
+    b = another(side, "b") if what == "another ticket" else with_the_same_ticket(side, "b")
+    side.consumer._caches = what != "no cache"
+    b.skip_reading_prefix_cache = what == "skips it"
+    side.admit()
+    assert side.consumer.offer(b, 0) == (TOKENS, True)
 
 
 @pytest.mark.parametrize("options", [{"loads_in_flight": 1}, {"load_bytes_in_flight": 1}])

@@ -91,7 +91,8 @@ static void wait_for_another(sim_world *world, sim_job *job)
   sim_node *control = control_of(world, job);
   job->waited = true;
   job->waits_since_ns = sim_node_enter(world, control);
-  sim_expect(world, "wait", kvf_requests_wait(&control->core.requests, job->waits_since_ns, job->info.id), KVF_OK);
+  sim_expect(world, "wait", kvf_requests_wait(&control->core.requests, job->waits_since_ns, job->info.id, true),
+             KVF_OK);
   sim_node_leave(world, control);
   tell(world, job, on_wait_watch, 0, kvf_ms_to_ns(job->options.load_timeout_ms) + WATCH_SLACK_NS);
 }

@@ -193,6 +193,7 @@ PyObject *kvfpy_node_lease_ended(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_publish(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list);
+PyObject *kvfpy_node_leases_end_lingering(kvfpy_node_object *self, PyObject *unused);
 PyObject *kvfpy_node_ticket_offer(kvfpy_node_object *self, PyObject *text);
 
 PyObject *kvfpy_node_ticket_find(kvfpy_node_object *self, PyObject *args);
@@ -202,6 +203,7 @@ PyObject *kvfpy_node_ticket_prompt(kvfpy_node_object *self, PyObject *text);
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args);
+PyObject *kvfpy_node_request_wait(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_report(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_request_released(kvfpy_node_object *self, PyObject *args);

@@ -52,9 +52,10 @@ static PyObject *count_object(const kvfpy_module_state *state, const void *item)
 static PyObject *request_info_object(const kvfpy_module_state *state, const kvf_request_info *info)
 {
   PyObject *counts = kvfpy_make_list(state, info->counts, sizeof(info->counts[0]), info->groups, count_object);
-  return counts == NULL ? NULL
-                        : kvfpy_record_object(state, KVFPY_REQUEST_INFO, "(KINsI)", (unsigned long long)info->id,
-                                              info->tokens, counts, info->peer, info->load_timeout_ms);
+  return counts == NULL
+             ? NULL
+             : kvfpy_record_object(state, KVFPY_REQUEST_INFO, "(KINsIK)", (unsigned long long)info->id, info->tokens,
+                                   counts, info->peer, info->load_timeout_ms, (unsigned long long)info->attachment);
 }
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
@@ -105,6 +106,19 @@ PyObject *kvfpy_node_request_refused(kvfpy_node_object *self, PyObject *args)
   }
   return status == KVF_OK ? kvfpy_verdict_object(kvfpy_state_of(self), &refused.verdict)
                           : kvfpy_node_raise(self, status, NULL);
+}
+
+static kvf_status call_request_wait(kvf_node *node, void *item, const void *context)
+{
+  return kvf_request_wait(node, *(const uint64_t *)item, *(const int *)context != 0);
+}
+
+PyObject *kvfpy_node_request_wait(kvfpy_node_object *self, PyObject *args)
+{
+  static const kvfpy_batch_kind kind = {sizeof(uint64_t), kvfpy_to_u64, call_request_wait, NULL};
+  PyObject *list = NULL;
+  int waits = 0;
+  return PyArg_ParseTuple(args, "Op:request_wait", &list, &waits) ? kvfpy_node_batch(self, list, &kind, &waits) : NULL;
 }
 
 PyObject *kvfpy_node_request_begin(kvfpy_node_object *self, PyObject *list)

@@ -141,6 +141,19 @@ static kvf_status call_lease_end(kvf_node *node, void *item, const void *context
   return kvf_lease_end(node, item);
 }
 
+static kvf_status call_leases_end_lingering(kvf_node *node, void *unused)
+{
+  (void)unused;
+  kvf_leases_end_lingering(node);
+  return KVF_OK;
+}
+
+PyObject *kvfpy_node_leases_end_lingering(kvfpy_node_object *self, PyObject *unused)
+{
+  (void)unused;
+  return kvfpy_call_or_raise(self, call_leases_end_lingering, NULL);
+}
+
 PyObject *kvfpy_node_lease_end(kvfpy_node_object *self, PyObject *list)
 {
   static const kvfpy_batch_kind kind = {sizeof(kvf_lease), kvfpy_to_lease, call_lease_end, NULL};

@@ -5,13 +5,17 @@
 
 A request that is LOADING is one that the engine keeps waiting, and that it is told of once. One that ends there waits for a
 last word from every rank, and its blocks until they are released.
+
+Of the requests with one ticket the first one loads, and the others wait OPEN, no longer than their own load might take: they
+find its blocks in the engine's cache. If its load fails, the next one that is asked for loads.
 """
 
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvferry import Load, _kvferry
@@ -49,6 +53,9 @@ class Arrival:
     prompt: bytes = b""
     content: Any = None  # of its LoRA adapter
     id: int = 0  # the library's id; 0 if it has refused the ticket
+    attachment: int = 0  # the library's number of those with the same ticket
+    waits_since: float | None = None  # while another one of the same ticket loads
+    waited_s: float = 0.0  # before
     counts: tuple[int, ...] = ()
     peer: str | None = None  # the producer's address, if the ticket was good
     load_timeout_ms: int = 0
@@ -65,6 +72,16 @@ class Quarantine(NamedTuple):
 
     blocks: Sequence[Any]
     awaited: bool  # its load has been cancelled, and should be released soon
+
+
+@dataclass
+class SameTicket:
+    """The requests with one ticket."""
+
+    count: int = 0
+    first: Arrival | None = None  # whose load, or whose place after it, the others wait for
+    is_loaded: bool = False  # nobody waits for another load then
+    waiting: list[Arrival] = field(default_factory=list)  # whose time runs, since the first one loads
 
 
 class InFlight:
@@ -97,6 +114,7 @@ class Consumer:
         self._in_flight = in_flight
         self._arrivals: dict[str, Arrival] = {}
         self._by_id: dict[int, Arrival] = {}
+        self._same_ticket: dict[int, SameTicket] = {}  # by attachment
         self._unreleased: set[int] = set()  # loads to whose blocks some rank may still write
         self._ready: dict[int, bool] = {}
         """Loads that can be acted upon, and whether they are released: else they are stuck."""
@@ -113,6 +131,15 @@ class Consumer:
         """The engine goes on after the first tokens of what it took for loaded, in the blocks that the request has; with 0
         it computes the prompt, in whatever blocks."""
         raise NotImplementedError
+
+    def finds_cached(self, request: Any, missing: int) -> bool:
+        """Whether a request that lacks so many tokens would find them in the engine's cache once another one of the same
+        prompt has loaded them."""
+        return False
+
+    def is_taken_up(self, request: Any) -> bool:
+        """Whether the engine has gone on with a request that is loaded: its blocks are in the cache."""
+        return True
 
     def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
         """The engine ends the request at the end of its step."""
@@ -145,7 +172,8 @@ class Consumer:
                 self._refuse(arrival, status, self._node.request_refused(status, tokens, options))
             return
         arrival.id, arrival.counts, arrival.peer = info.id, tuple(info.counts), info.peer
-        arrival.load_timeout_ms = info.load_timeout_ms
+        arrival.load_timeout_ms, arrival.attachment = info.load_timeout_ms, info.attachment
+        self._same_ticket.setdefault(info.attachment, SameTicket()).count += 1
         self._arrivals[arrival.key] = self._by_id[arrival.id] = arrival
 
     def is_for_another(self, arrival: Arrival, status: int) -> bool:
@@ -178,7 +206,7 @@ class Consumer:
         log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", key, reason)
 
     def room_for(self, key: str, missing: int) -> int | None:
-        """How many of `missing` tokens a load would bring; None: it is not to be admitted. Asked often: changes nothing."""
+        """How many of `missing` tokens a load would bring; None: it is not to be admitted. Asked often."""
         arrival = self._arrivals.get(key)
         if arrival is not None and arrival.phase is Phase.FAILING:
             return None
@@ -187,7 +215,33 @@ class Consumer:
         arrival.offered = missing > 0
         if not arrival.offered:
             return 0
+        if self._waits_for_another(arrival, missing):
+            return None
         return missing if self._in_flight.has_room(missing) else None
+
+    def _waits_for_another(self, arrival: Arrival, missing: int) -> bool:
+        same = self._same_ticket[arrival.attachment]
+        if same.first is not None and same.is_loaded and self.is_taken_up(same.first.request):
+            same.first = None
+        if same.first is None or not self.finds_cached(arrival.request, missing):
+            return False
+        if not same.is_loaded and arrival.waits_since is None:
+            arrival.waits_since = time.monotonic()
+            same.waiting.append(arrival)
+            self._node.request_wait([arrival.id], True)
+        return True
+
+    def _end_waits(self, same: SameTicket) -> None:
+        """The first one's load is over."""
+        if not same.waiting:
+            return
+        now_s = time.monotonic()
+        self._node.request_wait([arrival.id for arrival in same.waiting], False)
+        for arrival in same.waiting:
+            assert arrival.waits_since is not None
+            arrival.waited_s += now_s - arrival.waits_since
+            arrival.waits_since = None
+        same.waiting = []
 
     def opened(self, key: str) -> Arrival | None:
         """Of a request whose load can begin."""
@@ -202,8 +256,12 @@ class Consumer:
 
     def begin(self, arrival: Arrival, tokens: int, destination: tuple[bytes, ...]) -> None:
         """The engine waits for so many tokens in these blocks."""
-        load = Load(arrival.id, arrival.ticket, arrival.prompt, arrival.load_timeout_ms, sum(arrival.counts), destination)
+        timeout_ms = max(1, arrival.load_timeout_ms - int(arrival.waited_s * 1000))
+        load = Load(arrival.id, arrival.ticket, arrival.prompt, timeout_ms, sum(arrival.counts), destination)
         self._node.request_begin([arrival.id])
+        same = self._same_ticket[arrival.attachment]
+        if not same.is_loaded and same.first is None and self.finds_cached(arrival.request, tokens):
+            same.first = arrival
         arrival.phase, arrival.admitted = Phase.LOADING, True
         self._in_flight.add(arrival.id, tokens)
         self._unreleased.add(arrival.id)
@@ -260,6 +318,7 @@ class Consumer:
         quarantined = list(self._quarantined.values())
         self._node.request_cancel(list(self._by_id))
         self._arrivals, self._by_id, self._unreleased, self._ready, self._failing = {}, {}, set(), {}, set()
+        self._same_ticket = {}
         self._quarantined, self._load, self._load_adapters, self._abort = {}, [], {}, []
         for quarantine in quarantined if are_released else ():
             self.free_blocks(quarantine.blocks)
@@ -298,9 +357,17 @@ class Consumer:
         self._leave(arrival)
         self._node.request_cancel([arrival.id])
 
-    def _leave(self, arrival: Arrival) -> None:
-        self._by_id.pop(arrival.id, None)
+    def _leave(self, arrival: Arrival, is_loaded: bool = False) -> None:
+        if self._by_id.pop(arrival.id, None) is None:
+            return
         self._in_flight.drop(arrival.id)
+        same = self._same_ticket[arrival.attachment]
+        if same.first is arrival:
+            same.first, same.is_loaded = (arrival, True) if is_loaded else (None, False)
+            self._end_waits(same)
+        same.count -= 1
+        if same.count == 0:
+            del self._same_ticket[arrival.attachment]
 
     # ---- what the ranks and the library say ----
 
@@ -348,7 +415,8 @@ class Consumer:
     def _settle(self, arrival: Arrival, released: bool) -> bool:
         """False: it is to be ended with an error."""
         verdict = arrival.verdict
-        self._leave(arrival)
+        is_good = verdict is not None and verdict.action == _kvferry.ACTION_USE and released and not arrival.discarded
+        self._leave(arrival, is_loaded=is_good)
         if not released:
             count = self._quarantine(arrival)
             limited.error("kvferry: request %s: %d blocks are quarantined, since its load is not released",

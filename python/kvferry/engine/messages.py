@@ -22,6 +22,7 @@ class Orders:
     """Scheduler side to every rank. What is ended or aborted comes before the step's memory work."""
 
     end: list[bytes] = field(default_factory=list)
+    make_room: bool = False  # leases that only linger end, too
     abort: list[int] = field(default_factory=list)
     publish: list[Publication] = field(default_factory=list)  # `user` is the lease's id
     load: list[Load] = field(default_factory=list)  # `user` is the number of positions

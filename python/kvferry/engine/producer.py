@@ -56,7 +56,9 @@ class Producer:
         """By request that is not computed yet: the lease that it will have, if prompts wait for theirs."""
         self._short_since: float | None = None  # in each step since then the engine has lacked blocks
         self._short = False
+        self._refused = False  # a lease, for want of room, since the last step
         self.paused = False  # the engine waits for work to end: no new leases
+        self.drains = False  # the engine ends, and takes no more requests
 
     # ---- what an engine's adapter does ----
 
@@ -83,11 +85,16 @@ class Producer:
         if wanted is None:
             return False
         until = self._waits_until.setdefault(key, time.monotonic() + self._wait_s)
-        status, lease, lease_id = self._node.lease_reserve(wanted, self._pool_blocks)
+        status, lease, lease_id = self._reserve(wanted)
         if lease is not None:
             self._reserved[key] = lease, lease_id
             return False
         return status == _kvferry.NO_LEASE and time.monotonic() < until
+
+    def _reserve(self, wanted: int) -> tuple[int, bytes | None, int]:
+        reserved = self._node.lease_reserve(wanted, self._pool_blocks)
+        self._refused |= reserved[0] == _kvferry.NO_LEASE
+        return reserved
 
     def frees_soon(self) -> bool:
         """Whether the engine, which lacks blocks, had better wait for those that only leases hold. Not for ever: some may
@@ -100,9 +107,10 @@ class Producer:
         return time.monotonic() < self._short_since + FREES_WITHIN_S
 
     def fill(self, orders: Orders) -> None:
+        orders.make_room = self._short or self._refused or self.drains
         if not self._short:
             self._short_since = None
-        self._short = False
+        self._short = self._refused = False
         orders.end, self._end = self._end, []
         for publication, content in self._finished:
             self._order(orders, publication, content)
@@ -118,7 +126,7 @@ class Producer:
         if key in self._reserved:
             reserved, lease_id = self._reserved.pop(key)
         else:
-            status, lease, lease_id = self._node.lease_reserve(count_wanted(blocks), self._pool_blocks)
+            status, lease, lease_id = self._reserve(count_wanted(blocks))
             if lease is None:
                 self.refuse(key, _kvferry.status_name(status))
                 return

@@ -50,6 +50,8 @@ class Worker:
     def before_forward(self, orders: Orders) -> None:
         """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
         self._node.lease_end(orders.end)
+        if orders.make_room:
+            self._node.leases_end_lingering()
         self._node.load_abort(orders.abort)
 
     def start_loads(self, orders: Orders) -> None:

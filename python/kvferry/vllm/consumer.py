@@ -46,6 +46,8 @@ class Consumer(consumer.Consumer):
         self._ranks = ranks_of(vllm_config)
         self._kv_cache_config = kv_cache_config
         self._groups = Groups(kv_cache_config, seam.prefill_lookahead(vllm_config))
+        self._caches = bool(vllm_config.cache_config.enable_prefix_caching)
+        self._block_tokens = self._groups.block_tokens
         self._awaited: dict[str, Request] = {}  # requests that vLLM waits for: it has not been told that they are received
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
@@ -208,6 +210,12 @@ class Consumer(consumer.Consumer):
         self.keep(request, 0)
 
     # ---- vLLM's requests and blocks ----
+
+    def finds_cached(self, request: Request, missing: int) -> bool:
+        return self._caches and missing > self._block_tokens and not request.skip_reading_prefix_cache
+
+    def is_taken_up(self, request: Request) -> bool:
+        return request.status != RequestStatus.WAITING_FOR_REMOTE_KVS
 
     def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
         seam.fail_request(self.scheduler, arrival.key, _kvferry.status_name(verdict.status),

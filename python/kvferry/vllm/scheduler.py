@@ -306,7 +306,7 @@ class Scheduler(Control):
 
     def shutting_down(self) -> None:
         """vLLM lets its requests end, and takes no more."""
-        self._consumer.refuses_for_now = True
+        self._consumer.refuses_for_now = self._producer.drains = True
 
     def aborting(self) -> None:
         """vLLM is about to abort all its requests, and not because their clients have left."""

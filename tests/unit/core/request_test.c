@@ -408,17 +408,40 @@ WORLD_TEST(wait_for_another_load_has_a_deadline)
   uint64_t id = open_request();
   control_dial(KVF_OK);
   const uint32_t timeout_ms = kvf_requests_options(requests, NULL).load_timeout_ms;
-  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_OK);
   control_advance(timeout_ms / 2);
-  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK); /* changes nothing */
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_OK); /* changes nothing */
   control_advance(timeout_ms / 2 - 10);
   assert_false(next_verdict(&event));
   control_advance(20);
   assert_true(next_verdict(&event));
   assert_int_equal(event.u.verdict.status, KVF_DEADLINE);
   assert_int_equal(event.u.verdict.action, KVF_ACTION_RECOMPUTE);
-  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_NOT_FOUND);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_NOT_FOUND);
   assert_int_equal(live(), 0);
+}
+
+/* Only while another one loads does its time run. */
+WORLD_TEST(wait_that_is_over_takes_no_time)
+{
+  kvf_requests *requests = &world.consumer.core.requests;
+  kvf_event event;
+  control_publish(&ticket);
+  uint64_t id = open_request();
+  control_dial(KVF_OK);
+  const uint32_t timeout_ms = kvf_requests_options(requests, NULL).load_timeout_ms;
+  for (unsigned i = 0; i < 2; i++) {
+    assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_OK);
+    control_advance(timeout_ms / 2 - 5);
+    assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, false), KVF_OK);
+    assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, false), KVF_OK); /* changes nothing */
+    control_advance(100);
+    assert_false(next_verdict(&event));
+  }
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_OK);
+  control_advance(20);
+  assert_true(next_verdict(&event));
+  assert_int_equal(event.u.verdict.status, KVF_DEADLINE);
 }
 
 WORLD_TEST(load_after_a_wait_has_what_is_left_of_the_time)
@@ -430,10 +453,10 @@ WORLD_TEST(load_after_a_wait_has_what_is_left_of_the_time)
   control_dial(KVF_OK);
   const uint32_t timeout_ms = kvf_requests_options(requests, NULL).load_timeout_ms;
   const uint32_t release_ms = world.consumer.core.context.config.release_timeout_ms;
-  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_OK);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_OK);
   control_advance(timeout_ms / 2);
   assert_int_equal(kvf_requests_begin(requests, world.now_ns, id), KVF_OK);
-  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id), KVF_EXISTS);
+  assert_int_equal(kvf_requests_wait(requests, world.now_ns, id, true), KVF_EXISTS);
   control_advance(timeout_ms / 2 + release_ms - 10);
   assert_false(next_verdict(&event));
   control_advance(20);
