@@ -254,7 +254,8 @@ static const kvf_option table[] = {
     NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
     NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
     NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, renewals or not."),
-    NUMBER(lease_pool_share_percent, "%", 90, 1, 100, "Most of the engine's block pool that may be under lease."),
+    NUMBER(lease_pool_share_percent, "%", 90, 1, 100,
+           "Most of the engine's block pool that may be under lease; a block of several leases counts once."),
 
     NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
     NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
