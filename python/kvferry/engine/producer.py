@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import Publication, _kvferry
 
 from .boundary import INTERNAL_ERROR
-from .messages import News, Orders, count_positions, count_wanted, log_left_out
+from .messages import News, Orders, count_positions, log_left_out
 from .metrics import Counters
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Producer:
         if key in self._reserved:
             reserved, lease_id = self._reserved.pop(key)
         else:
-            status, lease, lease_id = self._node.lease_reserve(count_wanted(blocks), self._pool_blocks)
+            status, lease, lease_id = self._node.lease_reserve_blocks(blocks, self._pool_blocks)
             if lease is None:
                 self.refuse(key, _kvferry.status_name(status))
                 return
