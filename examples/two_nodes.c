@@ -72,7 +72,7 @@ static int publish(const kvf_prompt *prompt, FILE *to_decode)
   }
   kvf_lease lease;
   size_t bytes = 0;
-  must(kvf_lease_reserve(node, BLOCKS, POOL_BLOCKS, &lease), "reserve");
+  must(kvf_lease_reserve_blocks(node, &blocks, POOL_BLOCKS, &lease), "reserve");
   must(kvf_ticket_make(node, &lease, &blocks, prompt, ticket, sizeof(ticket), &bytes), "ticket");
   must(kvf_lease_publish(node, &lease, &blocks, prompt, NULL, 0),
        "publish");                                        /* until the lease ends we leave them alone */

@@ -50,7 +50,7 @@ def prefill(to_decode: Connection) -> None:
     engine = Engine()
     for letter, block in zip(b"ABCD", SOURCE):
         ctypes.memset(ctypes.addressof(engine.memory) + block * BLOCK_BYTES, letter, BLOCK_BYTES)
-    status, lease, lease_id = engine.node.lease_reserve(len(SOURCE), POOL_BLOCKS)
+    status, lease, lease_id = engine.node.lease_reserve_blocks(blocks(SOURCE), POOL_BLOCKS)
     must(status)
     status, ticket = engine.node.ticket_make(lease, PROMPT, blocks(SOURCE))
     must(status)

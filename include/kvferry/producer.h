@@ -1,6 +1,6 @@
 /* kvferry/producer.h: leases and tickets.
  *
- *   control node   kvf_lease_reserve ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
+ *   control node   kvf_lease_reserve_blocks ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
  *   each rank      kvf_lease_publish ──► … ──► KVF_EVENT_LEASE_ENDED
  *   control node   kvf_lease_ended for each rank; with the last one the lease is released
  *   a rank         kvf_ticket_offer, where consumers ask for tickets instead of being handed them
@@ -12,10 +12,20 @@
 
 KVF_C_BEGIN
 
-/* Control node: reserves a lease slot for `blocks` blocks (all groups together; counted against
- * lease_pool_share_percent of `pool_blocks`, the size of the engine's pool). *out is plain data.
- * KVF_NO_LEASE: table or share is full; serve the request without a ticket, or later. KVF_LIMIT: `blocks` alone are
- * more than the share: without a ticket. KVF_DRAINING: likewise. KVF_SYSTEM: the system gives no random numbers. */
+/* Control node: reserves a lease slot for these blocks of all groups (copied). They count against
+ * lease_pool_share_percent of `pool_blocks`, the size of the engine's pool, all groups together (0: no share); a block
+ * counts once, however many leases have it, as those of prompts that begin alike. A group's block ids are its own: with
+ * the same id, blocks of two groups are two. KVF_BLOCK_NONE does not count. *out is plain data.
+ * KVF_NO_LEASE: table or share is full, or all leases together list 16,777,216 block ids, shared ones as often; serve
+ * the request without a ticket, or later. KVF_LIMIT: these blocks alone are more than the share, or than
+ * KVF_BLOCKS_PER_LEASE_MAX positions or KVF_GROUPS_MAX groups, or one's id is not below 16,777,216: without a ticket.
+ * KVF_DRAINING, KVF_NO_MEMORY: likewise. KVF_SYSTEM: the system gives no random numbers. */
+KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve_blocks(kvf_node *node, const kvf_blocks *blocks, uint64_t pool_blocks,
+                                                         kvf_lease *out);
+
+/* Control node: the same before it is known which blocks they will be, as for a prompt that is to wait for its lease
+ * before it is computed. `blocks` is their number, all groups together, and all of it counts, as if no other lease had
+ * one of them, until kvf_ticket_make() names them. Fails as kvf_lease_reserve_blocks(). */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks,
                                                   kvf_lease *out);
 
@@ -29,7 +39,8 @@ KVF_API kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id);
 KVF_API KVF_MUST_USE kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask);
 
 /* Control node: writes the ticket (text, fit for JSON; not terminated) for a reserved lease. `ticket` has room for
- * `capacity` bytes. The ticket may be handed out before the ranks have published.
+ * `capacity` bytes. The ticket may be handed out before the ranks have published. `blocks` are the lease's: if it was
+ * reserved by their number, they count from now on as those of kvf_lease_reserve_blocks() do.
  * KVF_LIMIT: too many blocks, or `capacity` too small. KVF_INVALID: kvf_node_set_ranks() has not been called, or the
  * number of blocks does not fit prompt->tokens. */
 KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks,
@@ -65,8 +76,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_offer(kvf_node *node, const char *tic
 KVF_API kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease);
 
 /* Rank: ends the leases that only linger (option lease_linger_ms): a load of each has completed, and no engine is
- * attached. For an engine that wants their room: a prompt lacks blocks, kvf_lease_reserve() says KVF_NO_LEASE, or the
- * engine drains. Their KVF_EVENT_LEASE_ENDED come as for any completed lease. */
+ * attached. For an engine that wants their room: a prompt lacks blocks, kvf_lease_reserve() or
+ * kvf_lease_reserve_blocks() says KVF_NO_LEASE, or the engine drains. Their KVF_EVENT_LEASE_ENDED come as for any
+ * completed lease. */
 KVF_API void kvf_leases_end_lingering(kvf_node *node);
 
 KVF_C_END

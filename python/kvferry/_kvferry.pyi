@@ -117,8 +117,11 @@ class Node:
         """(name, its buckets: (upper bound, count, sum)). The unit is the last word of the name."""
 
     def peers(self) -> list[Peer]: ...
-    def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, Lease | None, int]:
+    def lease_reserve_blocks(self, blocks: Blocks, pool_blocks: int) -> tuple[int, Lease | None, int]:
         """(status, lease, lease id)."""
+
+    def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, Lease | None, int]:
+        """The same of so many blocks, before they are known."""
 
     def lease_release(self, lease_ids: list[int]) -> list[int]: ...
     def lease_ended(self, lease_ids: list[int], rank: int) -> list[int]:

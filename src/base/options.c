@@ -257,7 +257,8 @@ static const kvf_option table[] = {
     NUMBER(lease_linger_ms, "ms", 50, 0, 60000,
            "How long a lease stays, from its first completed load on, for another engine that has the same ticket. "
            "Where room is wanted such leases end first. 0: it ends at once."),
-    NUMBER(lease_pool_share_percent, "%", 90, 1, 100, "Most of the engine's block pool that may be under lease."),
+    NUMBER(lease_pool_share_percent, "%", 90, 1, 100,
+           "Most of the engine's block pool that may be under lease; a block of several leases counts once."),
 
     NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
     NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),

@@ -269,8 +269,15 @@ kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool
   return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
 }
 
-kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
-                           const kvf_prompt *prompt, kvf_ticket *out)
+kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
+{
+  uint8_t token[KVF_LEASE_TOKEN_BYTES];
+  kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
+  return status == KVF_OK ? kvf_lease_slots_reserve_blocks(&core->slots, blocks, pool_blocks, token, out) : status;
+}
+
+kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
+                           kvf_ticket *out)
 {
   const kvf_context *context = &core->context;
   const bool has_groups = context->groups == 0 || context->groups == blocks->groups;
@@ -297,6 +304,7 @@ kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const k
   memcpy(out->compat, context->compat, sizeof(out->compat));
   memcpy(out->field, context->fields, sizeof(out->field));
   memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
+  kvf_lease_slots_name(&core->slots, lease->id, blocks);
   return KVF_OK;
 }
 

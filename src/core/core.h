@@ -80,8 +80,10 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
 KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out);
-/* Fills what a ticket for these blocks says; `out->ids` is borrowed from `blocks`. */
-KVF_MUST_USE kvf_status kvf_core_ticket(const kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
+KVF_MUST_USE kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks,
+                                                      kvf_lease *out);
+/* Fills what a ticket for these blocks, which are the lease's, says; `out->ids` is borrowed from `blocks`. */
+KVF_MUST_USE kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                                         const kvf_prompt *prompt, kvf_ticket *out);
 /* With `incomplete` no reader is told of it before kvf_core_on_complete(). */
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,

@@ -9,8 +9,9 @@
 
 struct kvf_lease_slot {
   uint64_t lease_id;
-  uint64_t ended_mask; /* ranks that have ended it */
-  uint32_t blocks;
+  uint64_t ended_mask;   /* ranks that have ended it */
+  uint32_t unnamed;      /* blocks, as long as they are not known */
+  kvf_block_list *named; /* NULL: not known */
   UT_hash_handle by_id;
   kvf_list free; /* in kvf_lease_slots.free */
 };
@@ -31,25 +32,62 @@ kvf_status kvf_lease_slots_init(kvf_lease_slots *slots, uint32_t count, uint64_t
   return KVF_OK;
 }
 
+/* Of a lease that ends. */
+static void forget_blocks(kvf_lease_slots *slots, kvf_lease_slot *slot)
+{
+  if (slot->named != NULL) {
+    kvf_lease_blocks_remove(&slots->named, slot->named);
+  }
+  slot->named = NULL;
+  slots->unnamed -= slot->unnamed;
+  slot->unnamed = 0;
+}
+
 void kvf_lease_slots_free(kvf_lease_slots *slots)
 {
+  for (kvf_lease_slot *slot = slots->reserved; slot != NULL; slot = slot->by_id.next) {
+    forget_blocks(slots, slot);
+  }
   HASH_CLEAR(by_id, slots->reserved);
+  kvf_lease_blocks_free(&slots->named);
   free(slots->slots);
   *slots = (kvf_lease_slots){0};
 }
 
-/* KVF_LIMIT: it never fits; KVF_NO_LEASE: not now. */
-static kvf_status fit_share(const kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks)
+/* Of blocks that by themselves are `alone`, and with those under lease `all`. KVF_LIMIT: they never fit; KVF_NO_LEASE:
+ * not now. */
+static kvf_status fit_share(const kvf_lease_slots *slots, uint32_t alone, uint64_t all, uint64_t pool_blocks)
 {
   uint64_t share = slots->share_percent;
   uint64_t cap = pool_blocks / 100 * share + pool_blocks % 100 * share / 100;
   if (pool_blocks == 0) {
     return KVF_OK;
   }
-  if (blocks > cap) {
+  if (alone > cap) {
     return KVF_LIMIT;
   }
-  return slots->blocks <= cap - blocks ? KVF_OK : KVF_NO_LEASE;
+  return all <= cap ? KVF_OK : KVF_NO_LEASE;
+}
+
+static kvf_status take_slot(kvf_lease_slots *slots, const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out,
+                            kvf_lease_slot **taken)
+{
+  if (kvf_list_is_empty(&slots->free) || slots->next_id >= KVF_LEASE_ID_MAX) {
+    return KVF_NO_LEASE;
+  }
+  kvf_lease_slot *slot = KVF_CONTAINER_OF(slots->free.next, kvf_lease_slot, free);
+  slot->lease_id = slots->next_id;
+  slot->ended_mask = 0;
+  HASH_ADD(by_id, slots->reserved, lease_id, sizeof(slot->lease_id), slot);
+  if (slot->by_id.tbl == NULL) {
+    return KVF_NO_MEMORY;
+  }
+  kvf_list_remove(&slot->free);
+  slots->next_id += 1;
+  *out = (kvf_lease){.id = slot->lease_id, .slot = (uint32_t)(slot - slots->slots)};
+  memcpy(out->token, token, sizeof(out->token));
+  *taken = slot;
+  return KVF_OK;
 }
 
 kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
@@ -58,27 +96,40 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
   if (slots->draining) {
     return KVF_DRAINING;
   }
-  kvf_status status = fit_share(slots, blocks, pool_blocks);
+  kvf_lease_slot *slot;
+  kvf_status status = fit_share(slots, blocks, kvf_lease_slots_blocks(slots) + blocks, pool_blocks);
+  if (status == KVF_OK) {
+    status = take_slot(slots, token, out, &slot);
+  }
+  if (status == KVF_OK) {
+    slot->unnamed = blocks;
+    slots->unnamed += blocks;
+  }
+  return status;
+}
+
+kvf_status kvf_lease_slots_reserve_blocks(kvf_lease_slots *slots, const kvf_blocks *blocks, uint64_t pool_blocks,
+                                          const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
+{
+  if (slots->draining) {
+    return KVF_DRAINING;
+  }
+  kvf_lease_slot *slot;
+  kvf_block_list *list;
+  kvf_status status = kvf_lease_blocks_add(&slots->named, blocks, &list);
   if (status != KVF_OK) {
     return status;
   }
-  if (kvf_list_is_empty(&slots->free) || slots->next_id >= KVF_LEASE_ID_MAX) {
-    return KVF_NO_LEASE;
+  status = fit_share(slots, kvf_block_list_count(list), kvf_lease_slots_blocks(slots), pool_blocks);
+  if (status == KVF_OK) {
+    status = take_slot(slots, token, out, &slot);
   }
-  kvf_lease_slot *slot = KVF_CONTAINER_OF(slots->free.next, kvf_lease_slot, free);
-  slot->lease_id = slots->next_id;
-  slot->blocks = blocks;
-  slot->ended_mask = 0;
-  HASH_ADD(by_id, slots->reserved, lease_id, sizeof(slot->lease_id), slot);
-  if (slot->by_id.tbl == NULL) {
-    return KVF_NO_MEMORY;
+  if (status == KVF_OK) {
+    slot->named = list;
+  } else {
+    kvf_lease_blocks_remove(&slots->named, list);
   }
-  kvf_list_remove(&slot->free);
-  slots->next_id += 1;
-  slots->blocks += blocks;
-  *out = (kvf_lease){.id = slot->lease_id, .slot = (uint32_t)(slot - slots->slots)};
-  memcpy(out->token, token, sizeof(out->token));
-  return KVF_OK;
+  return status;
 }
 
 static kvf_lease_slot *find(const kvf_lease_slots *slots, uint64_t lease_id)
@@ -86,6 +137,17 @@ static kvf_lease_slot *find(const kvf_lease_slots *slots, uint64_t lease_id)
   kvf_lease_slot *slot;
   HASH_FIND(by_id, slots->reserved, &lease_id, sizeof(lease_id), slot);
   return slot;
+}
+
+void kvf_lease_slots_name(kvf_lease_slots *slots, uint64_t lease_id, const kvf_blocks *blocks)
+{
+  kvf_block_list *list;
+  kvf_lease_slot *slot = find(slots, lease_id);
+  if (slot == NULL || slot->named != NULL || kvf_lease_blocks_add(&slots->named, blocks, &list) != KVF_OK) {
+    return;
+  }
+  forget_blocks(slots, slot);
+  slot->named = list;
 }
 
 kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t lease_id, uint64_t ranks_mask, uint32_t ranks)
@@ -110,12 +172,17 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
   }
   HASH_DELETE(by_id, slots->reserved, slot);
   kvf_list_push_back(&slots->free, &slot->free);
-  slots->blocks -= slot->blocks;
-  assert(HASH_CNT(by_id, slots->reserved) > 0 || slots->blocks == 0);
+  forget_blocks(slots, slot);
+  assert(HASH_CNT(by_id, slots->reserved) > 0 || (slots->unnamed == 0 && slots->named.listed == 0));
   return KVF_OK;
 }
 
 uint32_t kvf_lease_slots_live(const kvf_lease_slots *slots)
 {
   return HASH_CNT(by_id, slots->reserved);
+}
+
+uint64_t kvf_lease_slots_blocks(const kvf_lease_slots *slots)
+{
+  return slots->named.held + slots->unnamed;
 }

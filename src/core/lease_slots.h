@@ -1,4 +1,5 @@
-/* Which lease slots of an engine are free: the control node's side of kvf_lease_reserve() and kvf_lease_release().
+/* Which lease slots of an engine are free, and how many blocks are under lease: the control node's side of
+ * kvf_lease_reserve() and kvf_lease_release().
  *
  * Ids only grow, and a slot that was released is used again after all that were released before it: a slot rests as
  * long as possible, which keeps what a late reader finds there recognisable. Not for use by several threads at once.
@@ -7,7 +8,7 @@
 #define KVF_CORE_LEASE_SLOTS_H
 
 #include "base/list.h"
-#include "kvferry/types.h"
+#include "core/lease_blocks.h"
 
 #define KVF_LEASE_TOKEN_BYTES 16
 
@@ -19,8 +20,9 @@ typedef struct kvf_lease_slots {
   kvf_list free;            /* first released first */
   uint32_t share_percent;
   uint64_t next_id;
-  uint64_t blocks; /* of all reserved leases */
-  bool draining;   /* refuses reservations from now on */
+  kvf_lease_blocks named; /* what is known of the reserved leases' blocks */
+  uint64_t unnamed;       /* blocks of those of which no more than their number is known */
+  bool draining;          /* refuses reservations from now on */
 } kvf_lease_slots;
 
 /* `first_id` is random and below 2^62 in production. KVF_NO_MEMORY. */
@@ -29,11 +31,22 @@ KVF_MUST_USE kvf_status kvf_lease_slots_init(kvf_lease_slots *slots, uint32_t co
 /* Also after a failed kvf_lease_slots_init(), or of slots that are all zeros. */
 void kvf_lease_slots_free(kvf_lease_slots *slots);
 
-/* Reserves a slot for `blocks` blocks of a pool of `pool_blocks` (0: no cap). `token` is random, the lease's secret.
- * *out is set on success only. KVF_DRAINING: slots.draining. KVF_NO_LEASE: every slot is taken, or the
- * blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would. KVF_NO_MEMORY. */
+/* Reserves a slot for `blocks` blocks, which are not known yet, of a pool of `pool_blocks` (0: no cap). `token` is
+ * random, the lease's secret. *out is set on success only. KVF_DRAINING: slots.draining. KVF_NO_LEASE: every slot is
+ * taken, or the blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would.
+ * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
                                                 const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out);
+
+/* The same for these blocks, of which those that other leases have do not count again. Fails as kvf_lease_blocks_add(),
+ * too. */
+KVF_MUST_USE kvf_status kvf_lease_slots_reserve_blocks(kvf_lease_slots *slots, const kvf_blocks *blocks,
+                                                       uint64_t pool_blocks, const uint8_t token[KVF_LEASE_TOKEN_BYTES],
+                                                       kvf_lease *out);
+
+/* These are the blocks of a lease that was reserved by their number, which counts no more. Without effect on any other
+ * lease, or where kvf_lease_blocks_add() fails: then the number goes on counting. */
+void kvf_lease_slots_name(kvf_lease_slots *slots, uint64_t lease_id, const kvf_blocks *blocks);
 
 /* KVF_NOT_FOUND: not reserved, or released already. */
 kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id);
@@ -45,5 +58,8 @@ KVF_MUST_USE kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t l
 
 /* Leases that are reserved. */
 uint32_t kvf_lease_slots_live(const kvf_lease_slots *slots);
+
+/* Blocks of these, as they count against the share. */
+uint64_t kvf_lease_slots_blocks(const kvf_lease_slots *slots);
 
 #endif

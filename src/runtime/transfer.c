@@ -14,6 +14,20 @@ static bool is_list(const kvf_blocks *blocks)
 
 /* ---- producer ---- */
 
+kvf_status kvf_lease_reserve_blocks(kvf_node *node, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
+{
+  if (!is_list(blocks) || out == NULL) {
+    return KVF_INVALID;
+  }
+  uint64_t now_ns;
+  if (!kvf_node_enter_fresh(node, &now_ns)) {
+    return KVF_SYSTEM;
+  }
+  kvf_status status = kvf_core_lease_reserve_blocks(node->core, blocks, pool_blocks, out);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
+
 kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
 {
   if (out == NULL) {

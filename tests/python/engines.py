@@ -70,7 +70,7 @@ class Engine:
 
     def publish(self, blocks: list[int], prompt: bytes, pool_blocks: int = BLOCKS) -> tuple[bytes, int, str]:
         """A lease of these blocks, its id and its ticket."""
-        status, lease, lease_id = self.control.lease_reserve(len(blocks), pool_blocks)
+        status, lease, lease_id = self.control.lease_reserve_blocks(pack(blocks), pool_blocks)
         assert status == _kvferry.OK and lease is not None
         assert self.rank.lease_publish([Publication(lease, prompt, 77, pack(blocks))]) == [_kvferry.OK]
         status, ticket = self.control.ticket_make(lease, prompt, pack(blocks))

@@ -153,8 +153,14 @@ class FakeNode:
             self._tell(id_, _kvferry.EVENT_REQUEST_STUCK)
 
     def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, bytes | None, int]:
-        self.calls.append(("lease_reserve", (blocks, pool_blocks)))
-        if (status := self.status.get("lease_reserve", _kvferry.OK)) != _kvferry.OK:
+        return self._reserve("lease_reserve", blocks, pool_blocks)
+
+    def lease_reserve_blocks(self, blocks: tuple[bytes, ...], pool_blocks: int) -> tuple[int, bytes | None, int]:
+        return self._reserve("lease_reserve_blocks", blocks, pool_blocks)
+
+    def _reserve(self, call: str, *arguments: Any) -> tuple[int, bytes | None, int]:
+        self.calls.append((call, arguments))
+        if (status := self.status.get(call, _kvferry.OK)) != _kvferry.OK:
             return status, None, 0
         self.next_id += 1
         return status, b"lease %d" % self.next_id, self.next_id

@@ -183,6 +183,8 @@ def test_numbers_out_of_range(engine: MakeEngine) -> None:
         with pytest.raises(OverflowError):
             p.control.lease_reserve(blocks, 10)
     with pytest.raises(OverflowError):
+        p.control.lease_reserve_blocks(pack([1]), -1)
+    with pytest.raises(OverflowError):
         p.rank.load_abort([1 << 64])
 
 

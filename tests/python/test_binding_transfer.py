@@ -272,6 +272,18 @@ def test_reservations_are_bounded(engine: MakeEngine) -> None:
     p = engine(1, lease_pool_share_percent=50)
     assert p.control.lease_reserve(16, 32)[0] == _kvferry.OK
     assert p.control.lease_reserve(1, 32) == (_kvferry.NO_LEASE, None, 0)
+    assert p.control.lease_reserve_blocks(pack([9]), 32) == (_kvferry.NO_LEASE, None, 0)
+    assert p.control.lease_reserve_blocks(pack(list(range(17))), 32) == (_kvferry.LIMIT, None, 0)
+
+
+def test_a_block_of_several_leases_counts_once(engine: MakeEngine) -> None:
+    p = engine(1, lease_pool_share_percent=50)
+    _, _, lease_id = p.control.lease_reserve_blocks(pack(list(range(10))), 32)
+    for own in range(10, 16):
+        assert p.control.lease_reserve_blocks(pack([*range(9), own]), 32)[0] == _kvferry.OK
+    assert p.control.lease_reserve_blocks(pack([*range(9), 16]), 32)[0] == _kvferry.NO_LEASE
+    assert p.control.lease_release([lease_id]) == [_kvferry.OK]
+    assert p.control.lease_reserve_blocks(pack([*range(9), 16]), 32)[0] == _kvferry.OK
 
 
 def test_the_ranks_are_merged(engine: MakeEngine) -> None:

@@ -78,7 +78,7 @@ def test_published_with_the_last_prompt_tokens() -> None:
     orders = run_step(producer, tokens={"a": 32})
     assert [(lease, blocks) for lease, _, _, blocks in orders.publish] == [
         (b"lease 101", (array("I", [5, 6, 7]).tobytes(),))]
-    assert node.of("lease_reserve") == [(3, POOL_BLOCKS)]
+    assert node.of("lease_reserve_blocks") == [(orders.publish[0].blocks, POOL_BLOCKS)]
     a.num_computed_tokens = TOKENS
     assert not run_step(producer, tokens={"a": 1}).publish
 
@@ -213,7 +213,7 @@ def test_computed_again_without_a_word_of_preemption() -> None:
 
 def test_no_lease_no_ticket() -> None:
     node, producer = make()
-    node.status["lease_reserve"] = _kvferry.NO_LEASE
+    node.status["lease_reserve_blocks"] = _kvferry.NO_LEASE
     a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_LENGTH_CAPPED)
     producer.arrive(a)
     assert not run_step(producer, tokens={"a": TOKENS}).publish
@@ -257,7 +257,7 @@ def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     producer.arrive(a)
     (publication,) = run_step(producer, tokens={"a": TOKENS}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
-    assert node.of("lease_reserve") == [(5, POOL_BLOCKS)]
+    assert node.of("lease_reserve_blocks") == [(publication.blocks, POOL_BLOCKS)]
     assert producer.manager is not None
     assert ids(producer.manager.touched) == [9, 10]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
@@ -322,7 +322,7 @@ def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
 
 
 @pytest.mark.parametrize("call, status, reason", [
-    ("lease_reserve", _kvferry.NO_MEMORY, "no_memory"), ("ticket_make", _kvferry.NOT_FOUND, "not_found")])
+    ("lease_reserve_blocks", _kvferry.NO_MEMORY, "no_memory"), ("ticket_make", _kvferry.NOT_FOUND, "not_found")])
 def test_a_status_is_counted(call: str, status: int, reason: str) -> None:
     node, producer = make()
     node.status[call] = status

@@ -234,6 +234,26 @@ def test_prompts_go_without_by_default(engine: Callable[..., ModelEngine], async
 
 
 @KINDS
+@pytest.mark.parametrize("wait_ms", [0, 60_000], ids=["without", "waits"])
+def test_blocks_of_one_beginning_count_once(engine: Callable[..., ModelEngine], asynchronous: bool, wait_ms: int) -> None:
+    """20 blocks of all prompts, and one of each, in a pool of 100 of which leases may hold 90. Who waits for its lease has no
+    blocks yet: it needs room for 21."""
+    p, d = engine("p", asynchronous, blocks=100, lease_wait_ms=wait_ms), engine("d", asynchronous, blocks=100)
+    prompts = [[token % 50 for token in range(640)] + [number] for number in range(70)]
+    tickets = [prefill(p, f"r{number}", prompt) for number, prompt in enumerate(prompts[:70 if wait_ms == 0 else 50])]
+    assert None not in tickets and used(p) == 20 + len(tickets)
+    p.ask("next", [*prompts[0][:-1], 70], 1, ASKS)
+    if wait_ms == 0:
+        run([p], lambda: "next" in p.finished)
+        assert p.finished["next"][1] is None
+    for number, ticket in enumerate(tickets):
+        d.ask(f"r{number}", prompts[number], 3, ticket)
+    run([p, d], lambda: "next" in p.finished and len(d.finished) == len(tickets))
+    assert all(d.answers[f"r{number}"] == right_answer(prompts[number], 3) for number in range(len(tickets)))
+    assert (p.finished["next"][1] is not None) == (wait_ms > 0)
+
+
+@KINDS
 def test_a_wait_for_a_lease_ends(engine: Callable[..., ModelEngine], asynchronous: bool, no_tickets: list[str]) -> None:
     """By the option's time, and at once where there is nothing to wait for."""
     p = engine("p", asynchronous, lease_wait_ms=300, **SMALL)

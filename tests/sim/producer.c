@@ -66,21 +66,40 @@ static void give_back_if_done(sim_world *world, sim_offer *offer)
   }
 }
 
+/* Blocks that are under lease, each of one: those of the offers that are not over. */
+static uint64_t leased(const sim_world *world, const sim_engine *engine)
+{
+  uint64_t blocks = 0;
+  for (uint32_t i = 0; i < world->offers_count; i++) {
+    const sim_offer *offer = &world->offers[i];
+    if (offer->engine == engine->index && offer->life == engine->life && !offer->is_over) {
+      blocks += (uint64_t)sim_prompt_at(offer->prompt)->positions * world->groups;
+    }
+  }
+  return blocks;
+}
+
 static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer)
 {
   sim_node *control = &world->nodes[engine->control];
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   (void)sim_node_enter(world, control);
-  kvf_status status = kvf_core_lease_reserve(&control->core, counts[0] * world->groups,
-                                             (uint64_t)engine->blocks * world->groups, &offer->lease);
+  const uint64_t pool_blocks = (uint64_t)engine->blocks * world->groups;
+  const uint32_t number = counts[0] * world->groups;
+  const bool are_known = offer->prompt % 2 == 0; /* else the ticket names them */
+  kvf_status status = are_known ? kvf_core_lease_reserve_blocks(&control->core, &blocks, pool_blocks, &offer->lease)
+                                : kvf_core_lease_reserve(&control->core, number, pool_blocks, &offer->lease);
   sim_node_leave(world, control);
   if (status != KVF_OK) {
     return status;
   }
-  uint64_t share = (uint64_t)world->config.lease_pool_share_percent * engine->blocks * world->groups;
-  if (engine->drains || control->core.slots.blocks * 100 > share) {
+  const uint64_t under_lease = kvf_lease_slots_blocks(&control->core.slots);
+  if (engine->drains || under_lease * 100 > world->config.lease_pool_share_percent * pool_blocks) {
     sim_fail(world, "P5", "engine %u gives a lease although it drains or has given its share", engine->index);
+  }
+  if (under_lease != leased(world, engine) + number) {
+    sim_fail(world, "P5", "engine %u counts %llu blocks under lease", engine->index, (unsigned long long)under_lease);
   }
   status = sim_ticket_make(world, control, &offer->lease, &blocks, &sim_prompt_at(offer->prompt)->identity,
                            offer->ticket, &offer->ticket_bytes);

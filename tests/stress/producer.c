@@ -92,7 +92,8 @@ static void produce_one(stress_site *site, kvf_prng *prng)
   if (!stress_blocks_take(site, prng, lease.count, lease.blocks)) {
     return;
   }
-  kvf_status status = kvf_lease_reserve(site->node, lease.count, STRESS_BLOCKS, &lease.lease);
+  const kvf_blocks blocks = {.ids = lease.blocks, .counts = &lease.count, .groups = 1};
+  kvf_status status = kvf_lease_reserve_blocks(site->node, &blocks, STRESS_BLOCKS, &lease.lease);
   if (status != KVF_OK || !note_lease(site, &lease)) {
     if (status == KVF_OK) {
       (void)kvf_lease_release(site->node, lease.lease.id);
@@ -102,7 +103,6 @@ static void produce_one(stress_site *site, kvf_prng *prng)
     stress_blocks_give(site, lease.blocks, lease.count);
     return;
   }
-  const kvf_blocks blocks = {.ids = lease.blocks, .counts = &lease.count, .groups = 1};
   const kvf_prompt prompt = stress_prompt(ticket.seed, ticket.count);
   status = kvf_ticket_make(site->node, &lease.lease, &blocks, &prompt, ticket.text, sizeof(ticket.text), &bytes);
   if (status != KVF_OK) {

@@ -188,6 +188,7 @@ PyObject *kvfpy_node_histograms(kvfpy_node_object *self, PyObject *unused);
 PyObject *kvfpy_node_peers(kvfpy_node_object *self, PyObject *unused);
 
 PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args);
+PyObject *kvfpy_node_lease_reserve_blocks(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list);
 PyObject *kvfpy_node_lease_ended(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_ticket_make(kvfpy_node_object *self, PyObject *args);

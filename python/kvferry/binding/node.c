@@ -345,6 +345,7 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("histograms", kvfpy_node_histograms, METH_NOARGS),
     KVFPY_METHOD("peers", kvfpy_node_peers, METH_NOARGS),
     KVFPY_METHOD("lease_reserve", kvfpy_node_lease_reserve, METH_VARARGS),
+    KVFPY_METHOD("lease_reserve_blocks", kvfpy_node_lease_reserve_blocks, METH_VARARGS),
     KVFPY_METHOD("lease_release", kvfpy_node_lease_release, METH_O),
     KVFPY_METHOD("lease_ended", kvfpy_node_lease_ended, METH_VARARGS),
     KVFPY_METHOD("ticket_make", kvfpy_node_ticket_make, METH_VARARGS),

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 typedef struct reservation {
-  uint32_t blocks;
+  uint32_t number; /* of blocks that are not known */
+  kvfpy_block_table table;
   uint64_t pool_blocks;
   kvf_lease lease;
 } reservation;
@@ -12,20 +13,45 @@ typedef struct reservation {
 static kvf_status call_lease_reserve(kvf_node *node, void *arguments)
 {
   reservation *want = arguments;
-  return kvf_lease_reserve(node, want->blocks, want->pool_blocks, &want->lease);
+  return kvf_lease_reserve(node, want->number, want->pool_blocks, &want->lease);
+}
+
+static kvf_status call_lease_reserve_blocks(kvf_node *node, void *arguments)
+{
+  reservation *want = arguments;
+  const kvf_blocks blocks = kvfpy_block_table_view(&want->table);
+  return kvf_lease_reserve_blocks(node, &blocks, want->pool_blocks, &want->lease);
+}
+
+static PyObject *reserve(kvfpy_node_object *self, kvf_status (*call)(kvf_node *, void *), reservation *want)
+{
+  kvf_status status = KVF_OK;
+  if (!kvfpy_call_node(self, call, want, &status)) {
+    return NULL;
+  }
+  return status == KVF_OK ? Py_BuildValue("(iy#K)", (int)status, (const char *)&want->lease,
+                                          (Py_ssize_t)sizeof(want->lease), (unsigned long long)want->lease.id)
+                          : Py_BuildValue("(iOi)", (int)status, Py_None, 0);
 }
 
 PyObject *kvfpy_node_lease_reserve(kvfpy_node_object *self, PyObject *args)
 {
-  reservation want = {.blocks = 0};
-  kvf_status status = KVF_OK;
-  if (!PyArg_ParseTuple(args, "O&O&:lease_reserve", kvfpy_to_u32, &want.blocks, kvfpy_to_u64, &want.pool_blocks) ||
-      !kvfpy_call_node(self, call_lease_reserve, &want, &status)) {
-    return NULL;
+  reservation want = {.number = 0};
+  return PyArg_ParseTuple(args, "O&O&:lease_reserve", kvfpy_to_u32, &want.number, kvfpy_to_u64, &want.pool_blocks)
+             ? reserve(self, call_lease_reserve, &want)
+             : NULL;
+}
+
+PyObject *kvfpy_node_lease_reserve_blocks(kvfpy_node_object *self, PyObject *args)
+{
+  reservation want = {.number = 0};
+  PyObject *result = NULL;
+  if (PyArg_ParseTuple(args, "O&O&:lease_reserve_blocks", kvfpy_to_block_table, &want.table, kvfpy_to_u64,
+                       &want.pool_blocks)) {
+    result = reserve(self, call_lease_reserve_blocks, &want);
   }
-  return status == KVF_OK ? Py_BuildValue("(iy#K)", (int)status, (const char *)&want.lease,
-                                          (Py_ssize_t)sizeof(want.lease), (unsigned long long)want.lease.id)
-                          : Py_BuildValue("(iOi)", (int)status, Py_None, 0);
+  free(want.table.ids);
+  return result;
 }
 
 PyObject *kvfpy_node_lease_release(kvfpy_node_object *self, PyObject *list)

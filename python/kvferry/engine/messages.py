@@ -105,8 +105,3 @@ def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequen
 
 def count_positions(blocks: Iterable[bytes]) -> int:
     return sum(map(len, blocks)) // array("I").itemsize
-
-
-def count_wanted(blocks: Iterable[bytes]) -> int:
-    """How many positions hold a block."""
-    return sum(sum(block != _kvferry.BLOCK_NONE for block in array("I", group)) for group in blocks)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import Publication, _kvferry
 
 from .boundary import INTERNAL_ERROR
-from .messages import News, Orders, count_positions, count_wanted, log_left_out
+from .messages import News, Orders, count_positions, log_left_out
 from .metrics import Counters
 
 if TYPE_CHECKING:
@@ -85,14 +85,15 @@ class Producer:
         if wanted is None:
             return False
         until = self._waits_until.setdefault(key, time.monotonic() + self._wait_s)
-        status, lease, lease_id = self._reserve(wanted)
+        status, lease, lease_id = self._reserve(self._node.lease_reserve, wanted)
         if lease is not None:
             self._reserved[key] = lease, lease_id
             return False
         return status == _kvferry.NO_LEASE and time.monotonic() < until
 
-    def _reserve(self, wanted: int) -> tuple[int, bytes | None, int]:
-        reserved = self._node.lease_reserve(wanted, self._pool_blocks)
+    def _reserve(self, reserve: Callable[[Any, int], tuple[int, bytes | None, int]],
+                 wanted: Any) -> tuple[int, bytes | None, int]:
+        reserved = reserve(wanted, self._pool_blocks)
         self._refused |= reserved[0] == _kvferry.NO_LEASE
         return reserved
 
@@ -126,7 +127,7 @@ class Producer:
         if key in self._reserved:
             reserved, lease_id = self._reserved.pop(key)
         else:
-            status, lease, lease_id = self._reserve(count_wanted(blocks))
+            status, lease, lease_id = self._reserve(self._node.lease_reserve_blocks, blocks)
             if lease is None:
                 self.refuse(key, _kvferry.status_name(status))
                 return

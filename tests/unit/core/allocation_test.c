@@ -124,10 +124,14 @@ static bool reserve_many(kvf_lease_slots *slots)
   static const uint8_t token[KVF_LEASE_TOKEN_BYTES] = {0};
   for (uint32_t i = 0; i < SLOTS; i++) {
     kvf_lease reserved;
-    kvf_status status = kvf_lease_slots_reserve(slots, 1, 0, token, &reserved);
+    const uint32_t count = 1;
+    const kvf_blocks block = {.ids = &i, .counts = &count, .groups = 1};
+    kvf_status status = i % 100 == 0 ? kvf_lease_slots_reserve_blocks(slots, &block, 0, token, &reserved)
+                                     : kvf_lease_slots_reserve(slots, 1, 0, token, &reserved);
     if (status != KVF_OK) {
       assert_int_equal(status, KVF_NO_MEMORY);
       assert_int_equal(kvf_lease_slots_live(slots), i);
+      assert_int_equal(kvf_lease_slots_blocks(slots), i);
       return false;
     }
   }

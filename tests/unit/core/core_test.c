@@ -186,6 +186,19 @@ WORLD_TEST(ticket_needs_ranks_blocks_and_tokens)
   assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &prompt, &other), KVF_INVALID);
 }
 
+WORLD_TEST(a_ticket_names_the_blocks_of_its_lease)
+{
+  kvf_ticket other;
+  kvf_lease lease;
+  const kvf_lease_slots *slots = &producer()->slots;
+  const kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
+  assert_int_equal(kvf_lease_slots_blocks(slots), 2 * POSITIONS); /* of the world's lease */
+  assert_int_equal(kvf_core_lease_reserve(producer(), 5, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_lease_slots_blocks(slots), 2 * POSITIONS + 5);
+  assert_int_equal(kvf_core_ticket(producer(), &lease, &blocks, &ticket.prompt, &other), KVF_OK);
+  assert_int_equal(kvf_lease_slots_blocks(slots), 2 * POSITIONS);
+}
+
 WORLD_TEST(lease_tokens_differ)
 {
   kvf_lease lease;

@@ -47,6 +47,8 @@ SET_TEST(missing_arguments_are_refused)
   char text[8192];
   size_t bytes = 0;
   assert_int_equal(kvf_lease_reserve(node, 1, 0, NULL), KVF_INVALID);
+  assert_int_equal(kvf_lease_reserve_blocks(node, &blocks, 0, NULL), KVF_INVALID);
+  assert_int_equal(kvf_lease_reserve_blocks(node, NULL, 0, &lease), KVF_INVALID);
   assert_int_equal(kvf_ticket_make(node, NULL, &blocks, &ticket.prompt, text, sizeof(text), &bytes), KVF_INVALID);
   assert_int_equal(kvf_ticket_make(node, &lease, NULL, &ticket.prompt, text, sizeof(text), &bytes), KVF_INVALID);
   assert_int_equal(kvf_ticket_make(node, &lease, &blocks, NULL, text, sizeof(text), &bytes), KVF_INVALID);
@@ -83,6 +85,8 @@ SET_TEST(missing_arrays_are_refused)
     assert_int_equal(
         kvf_ticket_make(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, text, sizeof(text), &bytes),
         KVF_INVALID);
+    kvf_lease lease;
+    assert_int_equal(kvf_lease_reserve_blocks(p.producer.node, lists[i], 0, &lease), KVF_INVALID);
     assert_int_equal(kvf_lease_publish(p.producer.node, &ticket.lease, lists[i], &ticket.prompt, NULL, 1), KVF_INVALID);
     assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
   }
@@ -130,6 +134,45 @@ SET_TEST(share_of_the_pool_is_bounded)
   assert_int_equal(kvf_lease_reserve(p.producer.node, 91, 100, &lease), KVF_LIMIT); /* 90 % of 100 */
   assert_int_equal(kvf_lease_reserve(p.producer.node, 90, 100, &lease), KVF_OK);
   assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 100, &lease), KVF_NO_LEASE);
+}
+
+/* How many tickets a pool of 100 blocks gives for prompts of which the first 20 blocks are the same, and one is not. */
+static uint32_t tickets_of_one_beginning(bool are_known)
+{
+  enum { PREFIX = 20, LENGTH = PREFIX + 1 };
+  uint32_t ids[LENGTH], tickets = 0;
+  const uint32_t count = LENGTH;
+  const kvf_blocks blocks = {.ids = ids, .counts = &count, .groups = 1};
+  const kvf_prompt prompt = pair_prompt(LENGTH * PAIR_BLOCK_TOKENS, 1);
+  kvf_node *node = p.producer.node;
+  for (uint32_t i = 0; i < LENGTH; i++) {
+    ids[i] = i;
+  }
+  for (;; tickets++, ids[PREFIX]++) {
+    char text[8192];
+    size_t bytes = 0;
+    kvf_lease lease;
+    kvf_status status =
+        are_known ? kvf_lease_reserve_blocks(node, &blocks, 100, &lease) : kvf_lease_reserve(node, LENGTH, 100, &lease);
+    if (status != KVF_OK) {
+      assert_int_equal(status, KVF_NO_LEASE);
+      return tickets;
+    }
+    assert_int_equal(kvf_ticket_make(node, &lease, &blocks, &prompt, text, sizeof(text), &bytes), KVF_OK);
+  }
+}
+
+/* 90 % of the pool are 20 and 70; the last one of which no more than the number of blocks is known needs 21. */
+SET_TEST(a_block_of_several_leases_counts_once)
+{
+  assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+  assert_int_equal(tickets_of_one_beginning(true), 70);
+}
+
+SET_TEST(a_ticket_names_the_blocks)
+{
+  assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+  assert_int_equal(tickets_of_one_beginning(false), 50);
 }
 
 /* P1: the word is in the memory that readers read when the call returns, not some time later. */
