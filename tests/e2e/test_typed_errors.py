@@ -9,9 +9,10 @@ from pd import faults, web
 from pd.rig import Rig
 
 import typed
-from typed import CHAT, COMPLETIONS, LIMIT_S, ask, body_for, ticket_for
+from typed import CHAT, COMPLETIONS, LIMIT_S, MESSAGES, RESPONSES, ask, body_for, ticket_for
 
 STATUS = {"D-fail": 500, "D-servers": 503}
+OF_MESSAGES = {500: "api_error", 503: "overloaded_error"}
 DECODERS = ["D-fail", pytest.param("D-servers", marks=pytest.mark.deep)]
 
 EVERY_WAY = [pytest.param(path, stream, id=f"{path.rsplit('v1/')[-1]}{' stream' if stream else ''}")
@@ -25,6 +26,18 @@ def test_a_refused_ticket(rig_for: Callable[[str], Rig], decoder: str, path: str
     rig.settle()
     answer = ask(rig, path, faults.alter(ticket_for(rig, path)), stream=stream)
     typed.expect(answer, STATUS[decoder], "bad_ticket", None)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_refused_ticket_in_the_other_apis(rig_for: Callable[[str], Rig], decoder: str) -> None:
+    rig, status = rig_for(decoder), STATUS[decoder]
+    rig.settle()
+    ticket = faults.alter(ticket_for(rig, COMPLETIONS))
+    for path, error_type in ((RESPONSES, "kv_transfer_error"), (MESSAGES, OF_MESSAGES[status])):
+        for stream in (False, True):
+            answer = ask(rig, path, ticket, stream=stream)
+            typed.expect(answer, status, "bad_ticket", None, error_type)
+            assert answer.body.get("type") == ("error" if path == MESSAGES else None)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -59,6 +72,20 @@ def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, 
         assert path == COMPLETIONS or choices[0]["delta"] == {"role": "assistant", "content": ""}
     else:
         assert answer.body["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("path, first, last", [
+    (RESPONSES, "response.created", ["response.completed", "response.incomplete"]),
+    (MESSAGES, "message_start", ["message_stop"])], ids=["responses", "messages"])
+def test_a_good_stream_of_events(rig_for: Callable[[str], Rig], decoder: str, path: str, first: str,
+                                 last: list[str]) -> None:
+    rig = rig_for(decoder)
+    rig.settle()
+    answer = ask(rig, path, ticket_for(rig, path), stream=True)
+    assert answer.status == 200 and answer.headers["content-type"].startswith("text/event-stream")
+    events = [event.split("\n")[0].removeprefix("event: ") for event in answer.body["text"].strip().split("\n\n")]
+    assert events[0] == first and events[-1] in last and len(events) > 4
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 from trtllm_world import names
+from trtllm_engine import signatures
 
 from kvferry import trtllm
 from kvferry.trtllm import KVFerryScheduler, KVFerryWorker
@@ -41,6 +43,18 @@ def test_what_is_overridden_is_in_the_table() -> None:
 def test_nothing_is_left_abstract(version: names.Version) -> None:
     for made, methods in ((KVFerryScheduler, version.scheduler), (KVFerryWorker, version.worker)):
         assert methods <= set(vars(made))
+
+
+OVERRIDDEN = [(made, name) for made in (KVFerryScheduler, KVFerryWorker)
+              for name in vars(made) if name in signatures.EVERY]
+
+
+@pytest.mark.parametrize("made, name", OVERRIDDEN, ids=[name for _, name in OVERRIDDEN])
+def test_a_method_is_declared_as_the_engine_calls_it(made: type, name: str) -> None:
+    declared, ours = signatures.EVERY[name], inspect.signature(vars(made)[name])
+    assert tuple(ours.parameters) == ("self", *declared.arguments)
+    assert {parameter.kind for parameter in ours.parameters.values()} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    assert declared.returns in ("object", ours.return_annotation)
 
 
 def test_nothing_else_is_imported() -> None:

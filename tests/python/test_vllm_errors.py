@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -208,9 +207,9 @@ def test_a_failure_that_may_be_retried(retry_after_ms: int, seconds: bytes) -> N
     said = reply(verdict(_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED, retry_after_ms=retry_after_ms), "10.0.0.1:7000", 503)
     assert said.status == 503
     assert dict(said.headers) == {b"retry-after": seconds, b"retry-after-ms": b"%d" % retry_after_ms}
-    assert json.loads(said.body()) == {"error": {
+    assert said.error == {
         "type": "kv_transfer_error", "reason": "lease_expired", "retryable": True, "peer": "10.0.0.1:7000",
-        "message": "The producer has taken the blocks back.", "code": 503}}
+        "message": "The producer has taken the blocks back.", "code": 503}
 
 
 def test_a_failure_that_may_not_be_retried() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from . import names
+from . import names, signatures
 from .arguments import make_arguments, refuse_after, refuse_before
 from .cache import Cache, LayerGroup, layout_of, pool_tensor
 from .collectives import CollectiveMismatch, RuleBroken, Seat, sit
@@ -187,7 +187,7 @@ class Executor:
     def _refuse_flat_only(self) -> None:
         """kv_cache_connector.py: reject_flat_only_scheduler."""
         scheduler, base = self.manager.scheduler, self.module.KvCacheConnectorScheduler
-        missing = [] if scheduler is None else [name for name in names._GROUPED
+        missing = [] if scheduler is None else [name for name in signatures.GROUPED
                                                 if getattr(type(scheduler), name) is getattr(base, name)]
         missing = self.seat.broadcast("engine: grouped methods", missing)
         if missing:

@@ -170,7 +170,6 @@ class KvCacheConnectorManager:
 
     def reset_request_state(self, request: Any) -> None:
         self.scheduler_output_manager.reset_request(request.request_id)
-        self.finished_async_loading_requests.pop(request.request_id, None)
 
     def request_reset(self, request: Any) -> None:
         """kv-cache-connector.md: request_reset."""

@@ -9,20 +9,16 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
-from . import collectives
+from . import collectives, signatures
 from .manager import AsyncRequests, KvCacheConnectorManager
 
 OLD_PATH = "tensorrt_llm._torch.pyexecutor.kv_cache_connector"
 NEW_PATH = "tensorrt_llm._torch.pyexecutor.connectors.kv_cache_connector"
 UTILITIES = {"mpi_rank", "mpi_world_size", "mpi_broadcast", "mpi_allgather"}
 
-# What has no default must be there. (kv_cache_connector.py, of each version)
-_WORKER = frozenset({"register_kv_caches", "start_load_kv", "wait_for_layer_load", "save_kv_layer", "wait_for_save",
-                     "get_finished"})
-_WORKER_DEFAULTS = frozenset({"bind_connector_meta", "get_connector_meta", "register_forward_pass_callable"})
-_SCHEDULER = frozenset({"build_connector_meta", "get_num_new_matched_tokens", "request_finished",
-                        "update_state_after_alloc"})
-_GROUPED = frozenset({"request_finished_by_layer_group", "update_state_after_alloc_by_layer_group"})
+# What has no default must be there.
+_WORKER, _WORKER_DEFAULTS = frozenset(signatures.WORKER), frozenset(signatures.WORKER_DEFAULTS)
+_SCHEDULER = frozenset(signatures.SCHEDULER)
 _FIELDS = ("request_id", "new_tokens", "new_block_ids", "computed_position", "num_scheduled_tokens")
 _NEWER_FIELDS = ("block_hashes", "priorities", "cache_salt", "new_block_ids_by_layer_group")
 
@@ -71,13 +67,13 @@ V1_0 = Version(
     "1.0", OLD_PATH, _WORKER, _WORKER_DEFAULTS, _SCHEDULER, frozenset(), _FIELDS, finishes_when_terminated=True)
 V1_2 = Version(
     # 1.2: py_executor.py: _send_kv_async calls request_finished.
-    "1.2", OLD_PATH, _WORKER, _WORKER_DEFAULTS, _SCHEDULER, frozenset({"wait_for_initialization"}), _FIELDS)
+    "1.2", OLD_PATH, _WORKER, _WORKER_DEFAULTS, _SCHEDULER, frozenset(signatures.INITIALIZATION), _FIELDS)
 NEWEST = Version(
     # connectors/kv_cache_connector.py, docs/source/features/kv-cache-connector.md (request_reset, cancel_load),
     # py_executor.py: _save_kv_to_connector_async, _event_loop_wrapper (hard_kill_on_rank_crash), _try_cancel_request
     # (as tests/unittest's test_cancel_waits_for_connector_dma has it).
-    "newest", NEW_PATH, _WORKER, _WORKER_DEFAULTS | {"register_kv_cache_layout"}, _SCHEDULER,
-    _GROUPED | {"wait_for_initialization", "request_reset", "cancel_load"}, _FIELDS + _NEWER_FIELDS,
+    "newest", NEW_PATH, _WORKER, _WORKER_DEFAULTS | set(signatures.LAYOUT), _SCHEDULER,
+    frozenset({**signatures.INITIALIZATION, **signatures.GROUPED, **signatures.DROPS}), _FIELDS + _NEWER_FIELDS,
     managers=frozenset({"v1", "v2"}), cancel_waits=True, cancel_resets=True, dies_together=True,
     refuses=frozenset({"pp", "cp", "beam", "host_cache"}), attributes=frozenset({"supports_attention_dp"}))
 VERSIONS = {version.name: version for version in (V1_0, V1_2, NEWEST)}

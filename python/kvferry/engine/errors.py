@@ -43,9 +43,6 @@ class Reply(NamedTuple):
     headers: list[tuple[bytes, bytes]]
     error: dict[str, Any]
 
-    def body(self) -> bytes:
-        return json.dumps({"error": self.error}).encode()
-
 
 def failure_text(verdict: Verdict, peer: str | None, http_status: int, mistake: str | None = None) -> bytes:
     """What a file says. A `mistake` is the client's, whatever the engine's errors are."""

@@ -1,4 +1,5 @@
-"""Tells the client of a failed request why it failed, and when to retry: an ASGI middleware for servers of OpenAI's API.
+"""Tells the client of a failed request why it failed, and when to retry: an ASGI middleware for servers of OpenAI's and
+Anthropic's APIs.
 
 An engine's own error says nothing, and comes inside a stream that has begun with status 200. The start of a stream is
 therefore held until its first chunk with content, or its error, is there: it comes in one go with the chunk before.
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from .errors import Reply, errors_folder, find_failure, sweep
+from .forms import form_of
 from .log import limited, logger
 
 Message = MutableMapping[str, Any]
@@ -18,9 +20,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-ERROR_EVENT = b'data: {"error"'
-ROLE = b'"delta":{"role":'  # only the chunks that open a chat have it: in a text its quotation marks would be escaped
-NO_CONTENT = b'"content":""'
 HELD_MAX = 256  # chunks that may be held: one opens each choice of a chat
 REPLACED_HEADERS = (b"content-type", b"content-length", b"cache-control")
 
@@ -41,8 +40,13 @@ class KVErrors:
             return
         scope.setdefault("state", {})  # it has to be the same object all the way down
         gate = _Gate(self, scope, send)
-        await self._app(scope, receive, gate)
-        await gate.end()
+        try:
+            await self._app(scope, receive, gate)
+        except Exception:
+            if not await gate.break_off():
+                raise
+        else:
+            await gate.end()
 
     def _leave(self) -> None:
         """A server that ends may have killed its engine, which could not remove its folder."""
@@ -66,13 +70,15 @@ class KVErrors:
 class _Gate:
     """What one response goes through; each step takes a message."""
 
-    __slots__ = ("_began_ns", "_errors", "_held", "_scope", "_send", "_step")
+    __slots__ = ("_began_ns", "_errors", "_events", "_form", "_held", "_scope", "_send", "_step")
 
     def __init__(self, errors: KVErrors, scope: Message, send: Send) -> None:
         self._errors = errors
         self._scope = scope
         self._send = send
+        self._form = form_of(scope["path"])
         self._began_ns = time.monotonic_ns()
+        self._events = 0  # that the client has
         self._held: list[Message] = []
         self._step: Send = self._start
 
@@ -101,9 +107,10 @@ class _Gate:
 
     async def _opening(self, message: Message) -> None:
         body = message.get("body", b"")
-        if body.startswith(ERROR_EVENT) and (reply := self._reply()) is not None:
+        is_over = body.startswith(self._form.ERRORS) or self._form.ends(body)
+        if is_over and (reply := self._reply()) is not None:
             await self._answer(reply)
-        elif ROLE in body and NO_CONTENT in body and len(self._held) <= HELD_MAX:
+        elif self._form.opens(body) and len(self._held) <= HELD_MAX:
             self._held.append(message)
         else:
             await self._release(message, self._streaming)
@@ -111,8 +118,14 @@ class _Gate:
     async def _streaming(self, message: Message) -> None:
         """A choice may fail after another has begun: its error can only be an event of the stream."""
         body = message.get("body", b"")
-        if body.startswith(ERROR_EVENT) and (reply := self._reply()) is not None:
-            message = {**message, "body": b"data: " + reply.body() + b"\n\n"}
+        if body.startswith(self._form.ERRORS) and (reply := self._reply()) is not None:
+            message = {**message, "body": self._form.event(reply.error, self._events)}
+        if not message.get("more_body", False):
+            self._step = self._send
+        await self._pass(message)
+
+    async def _pass(self, message: Message) -> None:
+        self._events += message.get("body", b"") != b""
         await self._send(message)
 
     async def _ignore(self, message: Message) -> None:
@@ -127,7 +140,7 @@ class _Gate:
         await then(message)
 
     async def _answer(self, reply: Reply) -> None:
-        body = reply.body()
+        body = self._form.body(reply.error)
         kept = [header for header in self._held[0].get("headers", ()) if header[0].lower() not in REPLACED_HEADERS]
         self._held = []
         self._step = self._ignore
@@ -139,7 +152,21 @@ class _Gate:
         """Lets go of what is held."""
         held, self._held = self._held, []
         for message in held:
-            await self._send(message)
+            await self._pass(message)
+
+    async def break_off(self) -> bool:
+        """The application has raised: vLLM does so in streams of responses, which have no event for a failure.
+        True: the client has been told of it."""
+        is_stream = self._step in (self._opening, self._streaming)
+        reply = self._reply() if is_stream else None
+        if reply is None:
+            await self.end()
+        elif self._step == self._opening:
+            await self._answer(reply)
+        else:
+            await self._send({"type": "http.response.body", "body": self._form.event(reply.error, self._events),
+                              "more_body": False})
+        return reply is not None
 
 
 def _is_stream(start: Message) -> bool:
