@@ -47,8 +47,8 @@ def of_stage(kv: KVCacheConfig, layers: list[str]) -> KVCacheConfig:
     return replace(kv, kv_cache_groups=groups)
 
 
-REMEMBERED = {"_opened"}
-"""Of tickets that have been used, so many."""
+REMEMBERED = {"_opened", "_shared"}
+"""Of tickets that have been used, and of requests with several answers, so many."""
 
 
 class Sides:

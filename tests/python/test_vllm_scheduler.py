@@ -399,13 +399,27 @@ def test_answers_of_one_request_share_a_lease(engine: Callable[..., ModelEngine]
         p.abort(SEVERAL[0])
     run([p], lambda: len(p.finished) >= 3 + (order != "first is aborted"))
     tickets = [p.finished[name][1]["kvferry_ticket"] for name in SEVERAL if name in p.finished]
-    assert len(set(tickets)) == 1 and len(p.side._producer._leases) == 1 and p.side._producer._shared == {}
+    assert len(set(tickets)) == 1 and len(p.side._producer._leases) == 1
     params = p.finished[SEVERAL[-1]][1]
     d.ask("a", PROMPT, 5, params)
     run([p, d], lambda: "a" in d.finished)
     assert d.answers["a"] == right_answer(PROMPT, 5)
     assert stat(d, "verdicts", "use") == 1 or order == "first is aborted"  # the lease has ended with it
     run([p, d], lambda: used(p) == used(d) == 0)
+
+
+def test_an_answer_that_comes_when_the_first_is_over_shares_its_lease(engine: Callable[..., ModelEngine]) -> None:
+    """And one whose client has used its name before does not share an old one's."""
+    p = engine("p", blocks=60)
+    tickets = []
+    for prompt in (PROMPT, [7, *PROMPT]):
+        for name in SEVERAL:
+            p.finished.clear()
+            p.ask(name, prompt, 1, ASKS)
+            run([p], lambda: bool(p.finished))
+            tickets.append(p.finished[name][1]["kvferry_ticket"])
+    assert [tickets.count(ticket) for ticket in tickets] == [4] * 8
+    assert len(p.side._producer._leases) == 2
 
 
 @pytest.mark.parametrize("names, tickets", [(LIST, 1), (["cmpl-x-1-0-12345678"], 1), (["chatcmpl-x-1-12345678"], 1), (["1-12345678"], 1),

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 USABLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_REPETITION)
 """How a request finishes whose output, and ticket, somebody reads."""
 
+SHARED_MAX = 1024
+"""Requests with several answers that are remembered: the first answer may be over before the next one has come."""
+
 
 @dataclass
 class Shared:
@@ -65,7 +68,9 @@ class Producer(producer.Producer):
             return
         several = seam.request_of_several(request.request_id)
         if several is not None:
-            shared = self._shared.setdefault(several, Shared(request.request_id))
+            shared = self._shared.get(several)
+            if shared is None or shared.first == request.request_id:
+                shared = self._shared[several] = Shared(request.request_id)
             shared.unfinished.add(request.request_id)
             if shared.first != request.request_id:
                 return
@@ -139,7 +144,7 @@ class Producer(producer.Producer):
             if request.num_computed_tokens > 0 or request.status == RequestStatus.RUNNING:
                 self.refuse(request_id, WEIGHTS_CHANGED)
 
-    def _end_shared(self, request: Request, name: str, shared: Shared) -> str | None:
+    def _end_shared(self, request: Request, shared: Shared) -> str | None:
         """All answers of one request have the ticket of the first answer: vLLM hands on the parameters of any of them."""
         if request.request_id == shared.first:
             shared.ticket = self.end(request.request_id, request, request.status in USABLE)
@@ -147,8 +152,10 @@ class Producer(producer.Producer):
         elif not shared.first_is_over and shared.ticket is None:
             shared.ticket = self.copy_ticket(shared.first)
         shared.unfinished.discard(request.request_id)
-        if not shared.unfinished:
-            del self._shared[name]
+        if len(self._shared) > SHARED_MAX:
+            over = next((name for name, shared in self._shared.items() if not shared.unfinished), None)
+            if over is not None:
+                del self._shared[over]
         return shared.ticket
 
     def finish(self, request: Request) -> dict[str, Any] | None:
@@ -156,7 +163,7 @@ class Producer(producer.Producer):
         name = seam.request_of_several(request.request_id) or "" if self._shared else ""
         shared = self._shared.get(name)
         if shared is not None and request.request_id in shared.unfinished:
-            ticket = self._end_shared(request, name, shared)
+            ticket = self._end_shared(request, shared)
         else:
             ticket = self.end(request.request_id, request, request.status in USABLE)
         if ticket is None:
