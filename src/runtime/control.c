@@ -420,6 +420,18 @@ static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socke
   return status == KVF_NOT_FOUND || status == KVF_PROTOCOL ? KVF_OK : status;
 }
 
+/* What has been accepted, and is not closed at once, begins to count for more. */
+static void hear(kvf_control *control, kvf_control_socket *socket)
+{
+  if (!socket->heard) {
+    kvf_node *node = control->node;
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_on_heard(node->core, socket->conn_id);
+    kvf_node_leave(node, now_ns);
+    socket->heard = true;
+  }
+}
+
 static void on_socket_event(kvf_control *control, kvf_control_socket *socket, uint32_t events)
 {
   if (socket->connecting) {
@@ -430,6 +442,9 @@ static void on_socket_event(kvf_control *control, kvf_control_socket *socket, ui
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
     do {
       status = kvf_control_socket_fill(socket);
+      if (status == KVF_OK || status == KVF_NOT_FOUND) {
+        hear(control, socket);
+      }
       if (status == KVF_OK) {
         status = deliver_frames(control, socket);
       }
