@@ -549,6 +549,12 @@ kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address fro
   return kvf_sessions_accept(&core->sessions, now_ns, from, conn_id);
 }
 
+void kvf_core_on_reset(kvf_core *core, uint32_t count)
+{
+  core->sessions.counters.accepted += count;
+  core->sessions.counters.abandoned += count;
+}
+
 void kvf_core_on_heard(kvf_core *core, uint64_t conn_id)
 {
   kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);

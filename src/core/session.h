@@ -52,7 +52,7 @@ typedef struct kvf_session_counters {
   uint64_t refused_key;
   uint64_t refused_incompatible;
   uint64_t timed_out;
-  uint64_t abandoned; /* by their peer, before the handshake had ended */
+  uint64_t abandoned; /* by their peer, before the handshake had ended, or begun */
   uint64_t evicted;
   uint64_t protocol_errors;
   uint64_t unread;        /* their peer asked and asked, and did not read the answers */

@@ -63,10 +63,11 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
 /* Takes the first port that is free, from `address` to `last`; 0: that address alone. */
 static kvf_status listen_on(kvf_control *control, kvf_address address, uint16_t last, kvf_address *bound, char *message)
 {
-  kvf_status status = kvf_socket_listen(&address, &control->listener, bound, message);
+  const uint32_t handshake_timeout_ms = control->node->config.handshake_timeout_ms;
+  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
   while (status == KVF_ADDRESS_IN_USE && address.port < last) {
     address.port++;
-    status = kvf_socket_listen(&address, &control->listener, bound, message);
+    status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
   }
   if (status == KVF_ADDRESS_IN_USE && last > 0) {
     char of_last[KVF_MESSAGE_BYTES_MAX];
@@ -344,24 +345,30 @@ static void pause_accepting(kvf_control *control, const char *why)
   }
 }
 
-static void accept_all(kvf_control *control)
+/* Takes what waits, up to a turn's worth; returns how many had been reset before their turn came. */
+static uint32_t accept_some(kvf_control *control)
 {
   kvf_node *node = control->node;
+  uint32_t reset = 0;
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     kvf_address from;
     uint64_t conn_id;
-    int fd = kvf_socket_accept(control->listener, node->config.handshake_timeout_ms, &from);
+    int fd = kvf_socket_accept(control->listener, &from);
+    if (fd < 0 && (errno == ECONNABORTED || errno == EINTR)) {
+      reset += errno == ECONNABORTED;
+      continue;
+    }
     if (fd < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK) {
         pause_accepting(control, "cannot accept connections: out of descriptors or memory");
       }
-      return;
+      return reset;
     }
     uint64_t now_ns;
     if (!kvf_node_enter_fresh(node, &now_ns)) {
       kvf_own_fd_close(fd);
       pause_accepting(control, "connection closed: the system gives no random numbers");
-      return;
+      return reset;
     }
     kvf_status status = kvf_core_on_accepted(node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
@@ -372,8 +379,20 @@ static void accept_all(kvf_control *control)
       kvf_core_on_closed(node->core, now_ns, conn_id);
       kvf_node_leave(node, now_ns);
       pause_accepting(control, "connection closed: out of memory, or of descriptors that may be watched");
-      return;
+      return reset;
     }
+  }
+  return reset;
+}
+
+static void accept_all(kvf_control *control)
+{
+  kvf_node *node = control->node;
+  const uint32_t reset = accept_some(control);
+  if (reset > 0) {
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_on_reset(node->core, reset);
+    kvf_node_leave(node, now_ns);
   }
 }
 

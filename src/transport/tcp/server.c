@@ -648,7 +648,7 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
   (void)events;
   for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
     kvf_address peer;
-    int fd = kvf_socket_accept(tcp->listener_fd, tcp->driven.config.handshake_timeout_ms, &peer);
+    int fd = kvf_socket_accept(tcp->listener_fd, &peer);
     if (fd >= 0) {
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -661,6 +661,9 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
       return;
     } else if (errno == EAGAIN) {
       return;
+    } else if (errno == ECONNABORTED) {
+      tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
+      tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
     }
   }
 }

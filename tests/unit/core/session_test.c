@@ -103,6 +103,14 @@ CONTROL_TEST(silent_strangers_do_not_keep_out_who_speaks)
   assert_false(is_there(speaker)); /* those who speak are the most by now */
 }
 
+CONTROL_TEST(those_who_were_reset_are_counted)
+{
+  open_world(64);
+  kvf_core_on_reset(&world.producer.core, 3);
+  assert_int_equal(world.producer.core.sessions.counters.accepted, 3);
+  assert_int_equal(world.producer.core.sessions.counters.abandoned, 3);
+}
+
 CONTROL_TEST(anything_but_a_hello_is_refused)
 {
   const kvf_frame_type types[] = {KVF_FRAME_CHALLENGE, KVF_FRAME_PROOF, KVF_FRAME_WELCOME,

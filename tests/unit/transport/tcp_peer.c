@@ -248,7 +248,7 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
-  assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&address, PATIENCE_MS, &listener, &bound, message), KVF_OK);
   kvf_tcp_description told = {KVF_TCP_DESCRIPTION_MAGIC, bound.port, *incarnation, 0};
   kvf_codec codec = kvf_writer_of(description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_tcp_description_code(&codec, &told);
@@ -260,7 +260,7 @@ int peer_accept(int listener)
 {
   kvf_address peer;
   wait_for(listener, POLLIN);
-  int fd = kvf_socket_accept(listener, PATIENCE_MS, &peer);
+  int fd = kvf_socket_accept(listener, &peer);
   assert_true(fd >= 0);
   return fd;
 }
