@@ -549,10 +549,9 @@ kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address fro
   return kvf_sessions_accept(&core->sessions, now_ns, from, conn_id);
 }
 
-void kvf_core_on_reset(kvf_core *core, uint32_t count)
+void kvf_core_on_reset(kvf_core *core, uint64_t now_ns, const kvf_address *from)
 {
-  core->sessions.counters.accepted += count;
-  core->sessions.counters.abandoned += count;
+  kvf_sessions_on_reset(&core->sessions, now_ns, from);
 }
 
 void kvf_core_on_heard(kvf_core *core, uint64_t conn_id)

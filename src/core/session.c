@@ -61,13 +61,13 @@ void kvf_sessions_end_readers(kvf_sessions *sessions)
 }
 
 /* One line on a connection that is refused or closed: `how` it ends, and why. */
-static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, const char *how,
+static void log_end(kvf_sessions *sessions, const kvf_address *from, uint64_t now_ns, const char *how,
                     kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   uint32_t host; /* not the port, since whoever connects anew gets another one */
-  memcpy(&host, &session->address.ip[12], sizeof(host));
-  kvf_address_format(&session->address, address);
+  memcpy(&host, &from->ip[12], sizeof(host));
+  kvf_address_format(from, address);
   kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
                   kvf_status_name(reason), what);
 }
@@ -78,7 +78,7 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns, const kvf_crowd *
   if (crowd->count >= most) {
     kvf_session *victim = KVF_CONTAINER_OF(kvf_crowd_victim(crowd), kvf_session, place);
     sessions->counters.evicted++;
-    log_end(sessions, victim, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, why);
+    log_end(sessions, &victim->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, why);
     end_session(sessions, victim);
   }
 }
@@ -118,6 +118,18 @@ void kvf_session_on_heard(kvf_sessions *sessions, kvf_session *session)
   }
 }
 
+static void count_abandoned(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
+{
+  sessions->counters.abandoned++;
+  log_end(sessions, from, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+}
+
+void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
+{
+  sessions->counters.accepted++;
+  count_abandoned(sessions, now_ns, from);
+}
+
 /* Counts it, says why, then hangs up. */
 static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
                    const char *message)
@@ -133,7 +145,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
       kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
     kvf_conn_frame_end(session->conn, KVF_FRAME_REFUSED, bytes);
   }
-  log_end(sessions, session, now_ns, "refused", status, KVF_LOG_WARN, message);
+  log_end(sessions, &session->address, now_ns, "refused", status, KVF_LOG_WARN, message);
   end_session(sessions, session);
 }
 
@@ -427,8 +439,7 @@ void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint6
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   if (session->state != KVF_SESSION_OPEN) {
-    sessions->counters.abandoned++;
-    log_end(sessions, session, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+    count_abandoned(sessions, now_ns, &session->address);
   }
   session->conn = NULL;
   end_session(sessions, session);
@@ -438,7 +449,7 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    log_end(sessions, session, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
+    log_end(sessions, &session->address, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
             "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
@@ -447,7 +458,8 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
 {
   sessions->counters.unread++;
-  log_end(sessions, session, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
+  log_end(sessions, &session->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
+          "it asks and does not read the answers");
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

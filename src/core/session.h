@@ -83,6 +83,9 @@ void kvf_sessions_end_readers(kvf_sessions *sessions);
 KVF_MUST_USE kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address,
                                             uint64_t *conn_id);
 
+/* One that came from this address was reset before it could be accepted. */
+void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from);
+
 /* Something came, if not yet a frame. */
 void kvf_session_on_heard(kvf_sessions *sessions, kvf_session *session);
 

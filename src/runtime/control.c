@@ -345,30 +345,35 @@ static void pause_accepting(kvf_control *control, const char *why)
   }
 }
 
-/* Takes what waits, up to a turn's worth; returns how many had been reset before their turn came. */
-static uint32_t accept_some(kvf_control *control)
+static void count_reset(kvf_node *node, const kvf_address *from)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_reset(node->core, now_ns, from);
+  kvf_node_leave(node, now_ns);
+}
+
+static void accept_all(kvf_control *control)
 {
   kvf_node *node = control->node;
-  uint32_t reset = 0;
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     kvf_address from;
     uint64_t conn_id;
     int fd = kvf_socket_accept(control->listener, &from);
-    if (fd < 0 && (errno == ECONNABORTED || errno == EINTR)) {
-      reset += errno == ECONNABORTED;
+    if (fd < 0 && errno == ECONNABORTED) {
+      count_reset(node, &from);
       continue;
     }
     if (fd < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
         pause_accepting(control, "cannot accept connections: out of descriptors or memory");
       }
-      return reset;
+      return;
     }
     uint64_t now_ns;
     if (!kvf_node_enter_fresh(node, &now_ns)) {
       kvf_own_fd_close(fd);
       pause_accepting(control, "connection closed: the system gives no random numbers");
-      return reset;
+      return;
     }
     kvf_status status = kvf_core_on_accepted(node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
@@ -379,20 +384,8 @@ static uint32_t accept_some(kvf_control *control)
       kvf_core_on_closed(node->core, now_ns, conn_id);
       kvf_node_leave(node, now_ns);
       pause_accepting(control, "connection closed: out of memory, or of descriptors that may be watched");
-      return reset;
+      return;
     }
-  }
-  return reset;
-}
-
-static void accept_all(kvf_control *control)
-{
-  kvf_node *node = control->node;
-  const uint32_t reset = accept_some(control);
-  if (reset > 0) {
-    uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_on_reset(node->core, reset);
-    kvf_node_leave(node, now_ns);
   }
 }
 

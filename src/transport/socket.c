@@ -219,6 +219,7 @@ int kvf_socket_accept(int listener, kvf_address *peer)
   if (fd < 0) {
     return -1;
   }
+  *peer = (kvf_address){0};
   if (!kvf_address_from_sockaddr(&storage, peer) || kvf_socket_error(fd) != 0) {
     kvf_own_fd_close(fd);
     errno = ECONNABORTED;

@@ -43,7 +43,7 @@ KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, uint32_t h
                                           kvf_address *bound, char *message);
 
 /* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does: EAGAIN: none is waiting;
- * ECONNABORTED: one has been, and was reset before its turn came: go on with the next. */
+ * ECONNABORTED: that of `peer` was reset before its turn came: go on with the next. */
 int kvf_socket_accept(int listener, kvf_address *peer);
 
 /* Begins to connect: wait until the descriptor is writable, then ask kvf_socket_error(). buffer_bytes: size of the

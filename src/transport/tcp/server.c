@@ -643,6 +643,13 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   run(tcp, conn);
 }
 
+/* Reset before its turn came. */
+static void count_reset(kvf_tcp *tcp, const kvf_address *peer)
+{
+  kvf_driven_log(&tcp->driven, KVF_LOG_INFO, KVF_PEER_DOWN, peer, "connection closed: %s", strerror(ECONNRESET));
+  tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
+}
+
 static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
   (void)events;
@@ -663,7 +670,7 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
       return;
     } else if (errno == ECONNABORTED) {
       tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
-      tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
+      count_reset(tcp, &peer);
     }
   }
 }

@@ -106,9 +106,11 @@ CONTROL_TEST(silent_strangers_do_not_keep_out_who_speaks)
 CONTROL_TEST(those_who_were_reset_are_counted)
 {
   open_world(64);
-  kvf_core_on_reset(&world.producer.core, 3);
-  assert_int_equal(world.producer.core.sessions.counters.accepted, 3);
-  assert_int_equal(world.producer.core.sessions.counters.abandoned, 3);
+  kvf_core_on_reset(&world.producer.core, world.now_ns, &(kvf_address){.port = 7});
+  assert_int_equal(world.producer.core.sessions.counters.accepted, 1);
+  assert_int_equal(world.producer.core.sessions.counters.abandoned, 1);
+  assert_string_equal(world.producer.last_log,
+                      "closed a connection from [::]:7: peer_down: it went before its handshake had ended");
 }
 
 CONTROL_TEST(anything_but_a_hello_is_refused)
