@@ -245,7 +245,8 @@ static const kvf_option table[] = {
            "Checksums of blocks: made of those that this node publishes, and compared for those that it loads. "
            "A part then has one row, and a region of its own."),
     NUMBER(connections_max, "", 1024, 1, 65536,
-           "Most connections at a time; beyond it the longest idle one is closed."),
+           "Most connections of peers at a time; beyond it the longest idle one of the host that has most is closed. "
+           "Strangers may have a quarter as many beside."),
     NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
     NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
     NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, "After a peer has failed: how long until it is probed first."),

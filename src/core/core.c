@@ -577,6 +577,19 @@ kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address fro
   return kvf_sessions_accept(&core->sessions, now_ns, from, conn_id);
 }
 
+void kvf_core_on_reset(kvf_core *core, uint64_t now_ns, const kvf_address *from)
+{
+  kvf_sessions_on_reset(&core->sessions, now_ns, from);
+}
+
+void kvf_core_on_heard(kvf_core *core, uint64_t conn_id)
+{
+  kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);
+  if (conn != NULL && conn->session != NULL) {
+    kvf_session_on_heard(&core->sessions, conn->session);
+  }
+}
+
 void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status)
 {
   kvf_conn *conn = kvf_conns_find(&core->context.conns, conn_id);

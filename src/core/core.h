@@ -138,7 +138,11 @@ bool kvf_core_is_healthy(const kvf_core *core);
 
 /* A connection was accepted: *conn_id is its name from here. */
 KVF_MUST_USE kvf_status kvf_core_on_accepted(kvf_core *core, uint64_t now_ns, kvf_address from, uint64_t *conn_id);
+/* One was reset before it could be accepted. */
+void kvf_core_on_reset(kvf_core *core, uint64_t now_ns, const kvf_address *from);
 void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_status status);
+/* Something came over an accepted connection, if not yet a frame. */
+void kvf_core_on_heard(kvf_core *core, uint64_t conn_id);
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes);
 /* What came is not a frame, or a larger one than the connection may send. */

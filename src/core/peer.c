@@ -76,6 +76,7 @@ static void act(kvf_peers *peers, kvf_peer *peer)
 static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 {
   kvf_peer *peer = link->peer;
+  link->is_second_try = false;
   if (link->state == KVF_LINK_NONE || link->state == KVF_LINK_CLOSING) {
     return;
   }
@@ -109,6 +110,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     peer->welcome = NULL;
   }
   peer->dial_pending = false;
+  peer->is_second_try = false;
   peer->answer_by_ns = KVF_TIME_NEVER;
   peer->state = KVF_PEER_IDLE;
 }
@@ -318,6 +320,14 @@ static bool is_usable(const kvf_peers *peers, const kvf_peer *peer, uint32_t tra
   return offers(peer, peers->transports[transport]) && unserved(peers, peer, transport) == 0;
 }
 
+/* Whether its link is up, or may be tried. */
+static bool may_serve(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport, uint64_t now_ns)
+{
+  const kvf_peer_link *link = &peer->links[transport];
+  return is_usable(peers, peer, transport) && link->unusable == KVF_OK &&
+         (kvf_breaker_allows(&link->breaker) || kvf_breaker_wants_probe(&link->breaker, now_ns));
+}
+
 static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
 {
   link->link_id = peers->next_link_id++;
@@ -458,12 +468,10 @@ static bool may_open_link(const kvf_peers *peers, const kvf_peer *peer, uint64_t
 {
   bool may = false;
   for (uint32_t i = 0; i < peers->transports_count; i++) {
-    const kvf_peer_link *link = &peer->links[i];
-    if (link->state != KVF_LINK_NONE) {
+    if (peer->links[i].state != KVF_LINK_NONE) {
       return false;
     }
-    const bool is_due = kvf_breaker_allows(&link->breaker) || kvf_breaker_wants_probe(&link->breaker, now_ns);
-    may = may || (is_usable(peers, peer, i) && link->unusable == KVF_OK && is_due);
+    may = may || may_serve(peers, peer, i, now_ns);
   }
   return may;
 }
@@ -744,6 +752,22 @@ static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *p
          now_ns >= kvf_time_add(peer->used_ns, kvf_ms_to_ns(peers->context->config.idle_timeout_ms));
 }
 
+/* Nobody has answered in time. */
+static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
+{
+  static const char late[] = "no handshake in time";
+  if (peer->is_second_try || !kvf_breaker_allows(&peer->breaker)) {
+    fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, late);
+    return;
+  }
+  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, KVF_LOG_INFO,
+                  "peer %s: %s: it is dialed again", peer->stat.address, late);
+  count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
+  disconnect(peers, peer);
+  peer->is_second_try = true;
+  dial(peers, now_ns, peer);
+}
+
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   if (now_ns >= peer->answer_by_ns) {
@@ -768,7 +792,7 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   if (peer->state == KVF_PEER_READY) {
     on_ready_timer(peers, now_ns, peer);
   } else if (peer->state != KVF_PEER_IDLE) {
-    fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, "no handshake in time");
+    on_handshake_timer(peers, now_ns, peer);
   } else if (is_unused(peers, now_ns, peer)) {
     return; /* unarmed from here: kvf_peers_acquire() makes room among such peers when it needs it */
   } else if (peer->gone == KVF_OK && kvf_breaker_wants_probe(&peer->breaker, now_ns)) {
@@ -801,6 +825,27 @@ static void give_up(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_
                   peers->transports[link->transport], link->peer->stat.address, kvf_status_name(status));
   drop_link(peers, link);
   advance(peers, now_ns, link->peer);
+}
+
+/* Whether loads have another transport than this to go over, or to try. */
+static bool has_another(const kvf_peers *peers, const kvf_peer_link *link, uint64_t now_ns)
+{
+  bool has = false;
+  for (uint32_t i = 0; i < peers->transports_count; i++) {
+    has = has || (i != link->transport && may_serve(peers, link->peer, i, now_ns));
+  }
+  return has;
+}
+
+/* It has not answered in time. True: it is opened again before that counts. */
+static bool try_again(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
+{
+  if (link->is_second_try || !kvf_breaker_allows(&link->breaker) || has_another(peers, link, now_ns)) {
+    return false;
+  }
+  give_up(peers, now_ns, link, KVF_HANDSHAKE_TIMEOUT);
+  link->is_second_try = true; /* give_up() waits for the runtime to close the first */
+  return true;
 }
 
 void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id)
@@ -861,6 +906,9 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
     link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
     advance(peers, now_ns, link->peer);
+    return;
+  }
+  if (status == KVF_HANDSHAKE_TIMEOUT && try_again(peers, now_ns, link)) {
     return;
   }
   if (status == KVF_INCOMPATIBLE) {

@@ -5,7 +5,8 @@
  * per transport that both sides have and that serves their kinds of memory, best first. All retrying of connections is
  * here: what kvf_peers_next_notice() reports as failed is final for those who were waiting. The breaker of the control
  * connection and one for each link decide whether another try makes sense; while one is open, a probe runs in the
- * background after each cooldown.
+ * background after each cooldown. What nobody answers in time is tried a second time before its breaker opens: a queue
+ * may have been full on the way, through no fault of the peer's. Of a link only where no other transport is left.
  */
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
@@ -45,6 +46,7 @@ typedef struct kvf_peer_link {
   uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
   kvf_peer *peer;
   kvf_breaker breaker;
+  bool is_second_try;  /* nobody has answered the first */
   kvf_status unusable; /* why this transport can never bring bytes from its memory into ours; KVF_OK while it might */
 } kvf_peer_link;
 
@@ -84,6 +86,7 @@ struct kvf_peer {
   uint32_t users; /* loads' parts, requests' ranks and finds that hold it */
   kvf_peer_state state;
   kvf_conn *conn;
+  bool is_second_try; /* nobody has answered the first dial */
   kvf_breaker breaker;
   kvf_incarnation named; /* of a peer whose key names none: who has answered */
   kvf_status gone;       /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */

@@ -13,19 +13,19 @@
 void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases, kvf_offers *offers)
 {
   *sessions = (kvf_sessions){.context = context, .leases = leases, .offers = offers};
-  kvf_list_init(&sessions->unproven);
-  kvf_list_init(&sessions->open);
+  kvf_crowd_init(&sessions->unproven);
+  kvf_crowd_init(&sessions->open);
   sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_wheel_disarm(&sessions->context->wheel, &session->timer);
-  kvf_list_remove(&session->used);
   if (session->state == KVF_SESSION_OPEN) {
     HASH_DELETE(by_id, sessions->by_id, session);
+    kvf_crowd_leave(&sessions->open, &session->place);
   } else {
-    sessions->unproven_count--;
+    kvf_crowd_leave(&sessions->unproven, &session->place);
   }
   if (session->conn != NULL) {
     kvf_conns_hang_up(session->conn);
@@ -34,22 +34,26 @@ static void end_session(kvf_sessions *sessions, kvf_session *session)
   free(session);
 }
 
+static void end_crowd(kvf_sessions *sessions, const kvf_crowd *crowd)
+{
+  kvf_crowd_member *member;
+  while ((member = kvf_crowd_victim(crowd)) != NULL) {
+    end_session(sessions, KVF_CONTAINER_OF(member, kvf_session, place));
+  }
+}
+
 void kvf_sessions_free(kvf_sessions *sessions)
 {
-  while (!kvf_list_is_empty(&sessions->unproven)) {
-    end_session(sessions, KVF_CONTAINER_OF(sessions->unproven.next, kvf_session, used));
-  }
-  while (!kvf_list_is_empty(&sessions->open)) {
-    end_session(sessions, KVF_CONTAINER_OF(sessions->open.next, kvf_session, used));
-  }
+  end_crowd(sessions, &sessions->unproven);
+  end_crowd(sessions, &sessions->open);
 }
 
 void kvf_sessions_end_readers(kvf_sessions *sessions)
 {
-  kvf_list *next;
-  for (kvf_list *node = sessions->open.next; node != &sessions->open; node = next) {
-    kvf_session *session = KVF_CONTAINER_OF(node, kvf_session, used);
-    next = node->next;
+  kvf_session *session;
+  kvf_session *next;
+  HASH_ITER(by_id, sessions->by_id, session, next)
+  {
     if (session->role == KVF_ROLE_RANK) {
       end_session(sessions, session);
     }
@@ -57,48 +61,42 @@ void kvf_sessions_end_readers(kvf_sessions *sessions)
 }
 
 /* One line on a connection that is refused or closed: `how` it ends, and why. */
-static void log_end(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns, const char *how,
+static void log_end(kvf_sessions *sessions, const kvf_address *from, uint64_t now_ns, const char *how,
                     kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   uint32_t host; /* not the port, since whoever connects anew gets another one */
-  memcpy(&host, &session->address.ip[12], sizeof(host));
-  kvf_address_format(&session->address, address);
+  memcpy(&host, &from->ip[12], sizeof(host));
+  kvf_address_format(from, address);
   kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
                   kvf_status_name(reason), what);
 }
 
-static void make_room(kvf_sessions *sessions, uint64_t now_ns)
+/* For one more of a crowd that may be so large. */
+static void make_room(kvf_sessions *sessions, uint64_t now_ns, const kvf_crowd *crowd, uint32_t most, const char *why)
 {
-  uint32_t most = sessions->context->config.connections_max;
-  uint32_t most_unproven = most / KVF_SESSIONS_UNPROVEN_SHARE + 1;
-  kvf_list *victims = NULL;
-  if (sessions->unproven_count >= most_unproven) {
-    victims = &sessions->unproven;
-  } else if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) >= most) {
-    /* Unproven alone they are over their share before: connections_max is not 0. */
-    assert(!kvf_list_is_empty(&sessions->open));
-    victims = &sessions->open;
-  }
-  if (victims != NULL) {
-    kvf_session *victim = KVF_CONTAINER_OF(victims->next, kvf_session, used);
+  if (crowd->count >= most) {
+    kvf_session *victim = KVF_CONTAINER_OF(kvf_crowd_victim(crowd), kvf_session, place);
     sessions->counters.evicted++;
-    log_end(sessions, victim, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
-            victims == &sessions->open ? "connections_max is reached, and it was used least recently"
-                                       : "too many connections have not proved their key");
+    log_end(sessions, &victim->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, why);
     end_session(sessions, victim);
   }
 }
 
 kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, uint64_t *conn_id)
 {
-  make_room(sessions, now_ns);
+  const uint32_t most = sessions->context->config.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1;
+  const kvf_host host = kvf_address_host(&address);
+  make_room(sessions, now_ns, &sessions->unproven, most, "too many connections have not proved their key");
   kvf_session *session = calloc(1, sizeof(*session));
   if (session == NULL) {
     return KVF_NO_MEMORY;
   }
   session->conn = kvf_conns_add(&sessions->context->conns);
-  if (session->conn == NULL) {
+  if (session->conn == NULL || kvf_crowd_join(&sessions->unproven, &session->place, &host) != KVF_OK) {
+    if (session->conn != NULL) {
+      kvf_conns_drop(session->conn);
+    }
     free(session);
     return KVF_NO_MEMORY;
   }
@@ -106,14 +104,30 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   session->address = address;
   session->find_budget.tokens_per_s = KVF_FINDS_PER_S;
   kvf_timer_init(&session->timer, KVF_TIMER_SESSION);
-  kvf_list_init(&session->used);
-  kvf_list_push_back(&sessions->unproven, &session->used);
-  sessions->unproven_count++;
   sessions->counters.accepted++;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.handshake_timeout_ms)));
   *conn_id = session->conn->id;
   return KVF_OK;
+}
+
+void kvf_session_on_heard(kvf_sessions *sessions, kvf_session *session)
+{
+  if (session->place.stage == KVF_CROWD_SILENT && session->state != KVF_SESSION_OPEN) {
+    kvf_crowd_move(&sessions->unproven, &session->place, KVF_CROWD_HEARD);
+  }
+}
+
+static void count_abandoned(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
+{
+  sessions->counters.abandoned++;
+  log_end(sessions, from, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+}
+
+void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
+{
+  sessions->counters.accepted++;
+  count_abandoned(sessions, now_ns, from);
 }
 
 /* Counts it, says why, then hangs up. */
@@ -131,7 +145,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
       kvf_refused_encode(&refused, body, KVF_REFUSED_BYTES_MAX, &bytes) == KVF_OK) {
     kvf_conn_frame_end(session->conn, KVF_FRAME_REFUSED, bytes);
   }
-  log_end(sessions, session, now_ns, "refused", status, KVF_LOG_WARN, message);
+  log_end(sessions, &session->address, now_ns, "refused", status, KVF_LOG_WARN, message);
   end_session(sessions, session);
 }
 
@@ -192,12 +206,16 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     return;
   }
   session->state = KVF_SESSION_WAIT_PROOF;
+  kvf_crowd_move(&sessions->unproven, &session->place, KVF_CROWD_KNOWN);
 }
 
 /* False if there is no memory for it. */
 static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   kvf_context *context = sessions->context;
+  const kvf_host host = kvf_address_host(&session->address);
+  make_room(sessions, now_ns, &sessions->open, context->config.connections_max,
+            "connections_max is reached, and it was used least recently");
   if (kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id)) != KVF_OK ||
       kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
                                 session->challenge_bytes, &session->key) != KVF_OK) {
@@ -207,11 +225,12 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   if (session->by_id.tbl == NULL) {
     return false;
   }
+  kvf_crowd_leave(&sessions->unproven, &session->place);
   session->state = KVF_SESSION_OPEN;
+  if (kvf_crowd_join(&sessions->open, &session->place, &host) != KVF_OK) {
+    return false;
+  }
   session->conn->is_trusted = true;
-  kvf_list_remove(&session->used);
-  kvf_list_push_back(&sessions->open, &session->used);
-  sessions->unproven_count--;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                 kvf_time_add(now_ns, kvf_ms_to_ns(context->config.idle_timeout_ms)));
   return true;
@@ -386,8 +405,7 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
     }
     end_session(sessions, session);
   } else {
-    kvf_list_remove(&session->used);
-    kvf_list_push_back(&sessions->open, &session->used);
+    kvf_crowd_move(&sessions->open, &session->place, session->place.stage);
     kvf_wheel_arm(&sessions->context->wheel, &session->timer,
                   kvf_time_add(now_ns, kvf_ms_to_ns(sessions->context->config.idle_timeout_ms)));
   }
@@ -421,8 +439,7 @@ void kvf_session_on_insecure(kvf_sessions *sessions, kvf_session *session, uint6
 void kvf_session_on_closed(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
   if (session->state != KVF_SESSION_OPEN) {
-    sessions->counters.abandoned++;
-    log_end(sessions, session, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+    count_abandoned(sessions, now_ns, &session->address);
   }
   session->conn = NULL;
   end_session(sessions, session);
@@ -432,7 +449,7 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 {
   sessions->counters.timed_out++;
   if (session->state != KVF_SESSION_OPEN) {
-    log_end(sessions, session, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
+    log_end(sessions, &session->address, now_ns, "closed", KVF_HANDSHAKE_TIMEOUT, KVF_LOG_WARN,
             "no handshake within handshake_timeout_ms");
   }
   end_session(sessions, session);
@@ -441,7 +458,8 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
 {
   sessions->counters.unread++;
-  log_end(sessions, session, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, "it asks and does not read the answers");
+  log_end(sessions, &session->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
+          "it asks and does not read the answers");
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

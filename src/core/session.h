@@ -14,7 +14,8 @@
 #include "core/offers.h"
 #include "wire/address.h"
 
-/* Connections that have not proved the key: a quarter of connections_max, so that strangers cannot keep peers out. */
+/* Connections that have not proved the key: a quarter of connections_max on top of those that have, which so end for
+ * nobody's sake who has not. */
 #define KVF_SESSIONS_UNPROVEN_SHARE 4
 
 /* What a node makes up in PONGs, for all who check it together; beyond it a PONG has no bytes. */
@@ -31,7 +32,7 @@ struct kvf_session {
   kvf_conn *conn;
   kvf_address address;
   kvf_timer timer;
-  kvf_list used; /* in kvf_sessions.unproven or .open, least recently used first */
+  kvf_crowd_member place; /* in kvf_sessions.unproven or .open */
   uint64_t id;
   UT_hash_handle by_id;  /* once open */
   const kvf_key *shared; /* the one of ours that its hello names */
@@ -51,7 +52,7 @@ typedef struct kvf_session_counters {
   uint64_t refused_key;
   uint64_t refused_incompatible;
   uint64_t timed_out;
-  uint64_t abandoned; /* by their peer, before the handshake had ended */
+  uint64_t abandoned; /* by their peer, before the handshake had ended, or begun */
   uint64_t evicted;
   uint64_t protocol_errors;
   uint64_t unread;        /* their peer asked and asked, and did not read the answers */
@@ -64,9 +65,8 @@ typedef struct kvf_sessions {
   kvf_lease_table *leases;
   kvf_offers *offers;
   kvf_session *by_id; /* the open ones */
-  kvf_list unproven;
-  kvf_list open;
-  uint32_t unproven_count;
+  kvf_crowd unproven;
+  kvf_crowd open;          /* least recently used first */
   kvf_budget check_budget; /* in bytes */
   kvf_session_counters counters;
 } kvf_sessions;
@@ -78,10 +78,16 @@ void kvf_sessions_free(kvf_sessions *sessions);
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */
 void kvf_sessions_end_readers(kvf_sessions *sessions);
 
-/* A connection from `address` was accepted, and is *conn_id from here. If there are too many, the least recently used
- * of its kind makes room. */
+/* A connection from `address` was accepted, and is *conn_id from here. If too many have not proved the key, one of them
+ * makes room: kvf_crowd_victim(). */
 KVF_MUST_USE kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address,
                                             uint64_t *conn_id);
+
+/* One that came from this address was reset before it could be accepted. */
+void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from);
+
+/* Something came, if not yet a frame. */
+void kvf_session_on_heard(kvf_sessions *sessions, kvf_session *session);
 
 /* A frame came. What does not follow the protocol ends the session. */
 void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_frame_type type,

@@ -63,10 +63,11 @@ static kvf_status find_named(const kvf_config *config, const kvf_address *listen
 /* Takes the first port that is free, from `address` to `last`; 0: that address alone. */
 static kvf_status listen_on(kvf_control *control, kvf_address address, uint16_t last, kvf_address *bound, char *message)
 {
-  kvf_status status = kvf_socket_listen(&address, &control->listener, bound, message);
+  const uint32_t handshake_timeout_ms = control->node->config.handshake_timeout_ms;
+  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
   while (status == KVF_ADDRESS_IN_USE && address.port < last) {
     address.port++;
-    status = kvf_socket_listen(&address, &control->listener, bound, message);
+    status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
   }
   if (status == KVF_ADDRESS_IN_USE && last > 0) {
     char of_last[KVF_MESSAGE_BYTES_MAX];
@@ -344,15 +345,26 @@ static void pause_accepting(kvf_control *control, const char *why)
   }
 }
 
+static void count_reset(kvf_node *node, const kvf_address *from)
+{
+  uint64_t now_ns = kvf_node_enter(node);
+  kvf_core_on_reset(node->core, now_ns, from);
+  kvf_node_leave(node, now_ns);
+}
+
 static void accept_all(kvf_control *control)
 {
   kvf_node *node = control->node;
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     kvf_address from;
     uint64_t conn_id;
-    int fd = kvf_socket_accept(control->listener, node->config.handshake_timeout_ms, &from);
+    int fd = kvf_socket_accept(control->listener, &from);
+    if (fd < 0 && errno == ECONNABORTED) {
+      count_reset(node, &from);
+      continue;
+    }
     if (fd < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED && errno != EINTR) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
         pause_accepting(control, "cannot accept connections: out of descriptors or memory");
       }
       return;
@@ -420,6 +432,18 @@ static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socke
   return status == KVF_NOT_FOUND || status == KVF_PROTOCOL ? KVF_OK : status;
 }
 
+/* What has been accepted, and is not closed at once, begins to count for more. */
+static void hear(kvf_control *control, kvf_control_socket *socket)
+{
+  if (!socket->heard) {
+    kvf_node *node = control->node;
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_on_heard(node->core, socket->conn_id);
+    kvf_node_leave(node, now_ns);
+    socket->heard = true;
+  }
+}
+
 static void on_socket_event(kvf_control *control, kvf_control_socket *socket, uint32_t events)
 {
   if (socket->connecting) {
@@ -430,6 +454,9 @@ static void on_socket_event(kvf_control *control, kvf_control_socket *socket, ui
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) {
     do {
       status = kvf_control_socket_fill(socket);
+      if (status == KVF_OK || status == KVF_NOT_FOUND) {
+        hear(control, socket);
+      }
       if (status == KVF_OK) {
         status = deliver_frames(control, socket);
       }

@@ -14,6 +14,7 @@ typedef struct kvf_control_socket {
   int fd;
   kvf_tls *tls; /* NULL: frames go by as they are */
   bool connecting;
+  bool heard;  /* something has come */
   bool broken; /* to be closed at the end of the turn */
   bool unread; /* because its peer does not read */
   bool let_go; /* the core has let go of it already */

@@ -166,15 +166,16 @@ static int open_socket(const kvf_address *address)
 }
 
 /* Returns 0, or an errno. */
-static int bind_and_listen(int fd, const kvf_address *address, kvf_address *bound)
+static int bind_and_listen(int fd, const kvf_address *address, uint32_t handshake_timeout_ms, kvf_address *bound)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(address, &storage);
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  set_connection_options(fd, handshake_timeout_ms); /* accepted connections inherit them */
   if (storage.ss_family == AF_INET6) {
     set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); /* "::" also serves IPv4, whatever the system's default */
   }
-  if (bind(fd, (const struct sockaddr *)&storage, bytes) != 0 || listen(fd, KVF_LISTEN_BACKLOG) != 0) {
+  if (bind(fd, (const struct sockaddr *)&storage, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
     return errno;
   }
   bytes = sizeof(storage);
@@ -184,7 +185,8 @@ static int bind_and_listen(int fd, const kvf_address *address, kvf_address *boun
   return kvf_address_from_sockaddr(&storage, bound) ? 0 : EAFNOSUPPORT;
 }
 
-kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message)
+kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd, kvf_address *bound,
+                             char *message)
 {
   char text[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(address, text);
@@ -193,7 +195,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
   if (fd < 0) {
     return kvf_fail(KVF_SYSTEM, message, "cannot open a socket for %s: %s", text, strerror(errno));
   }
-  int error = bind_and_listen(fd, address, bound);
+  int error = bind_and_listen(fd, address, handshake_timeout_ms, bound);
   if (error == 0) {
     *out_fd = fd;
     return KVF_OK;
@@ -209,7 +211,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_addres
   return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
 }
 
-int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *peer)
+int kvf_socket_accept(int listener, kvf_address *peer)
 {
   struct sockaddr_storage storage = {0};
   socklen_t bytes = sizeof(storage);
@@ -217,12 +219,12 @@ int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *
   if (fd < 0) {
     return -1;
   }
-  if (!kvf_address_from_sockaddr(&storage, peer)) {
+  *peer = (kvf_address){0};
+  if (!kvf_address_from_sockaddr(&storage, peer) || kvf_socket_error(fd) != 0) {
     kvf_own_fd_close(fd);
     errno = ECONNABORTED;
     return -1;
   }
-  set_connection_options(fd, handshake_timeout_ms);
   return fd;
 }
 

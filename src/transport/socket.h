@@ -13,8 +13,6 @@
 #include "kvferry/types.h"
 #include "wire/address.h"
 
-#define KVF_LISTEN_BACKLOG 128
-
 /* A peer whose host has vanished (no power, no network) sends no end. The kernel gives a connection up when the other
  * host has answered nothing for so many handshake timeouts, neither bytes sent nor, where there are none, its probes.
  * That is long after kvferry's own clocks have ended what waits for the peer, and much sooner than idle_timeout_ms or
@@ -37,13 +35,16 @@ socklen_t kvf_address_to_sockaddr(const kvf_address *address, struct sockaddr_st
 /* False: neither IPv4 nor IPv6. */
 KVF_MUST_USE bool kvf_address_from_sockaddr(const struct sockaddr_storage *from, kvf_address *out);
 
-/* Listens. *bound is the address with the port that the system chose if address->port is 0. The descriptor is the
- * caller's. On failure *out_fd is -1 and `message` names the address and what to change.
- * KVF_ADDRESS_IN_USE: another socket listens there, or the address is not this machine's. KVF_SYSTEM: the rest. */
-KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message);
+/* Listens, with as many that wait to be accepted as the system allows. *bound is the address with the port that the
+ * system chose if address->port is 0. The descriptor is the caller's. On failure *out_fd is -1 and `message` names the
+ * address and what to change. KVF_ADDRESS_IN_USE: another socket listens there, or the address is not this machine's.
+ * KVF_SYSTEM: the rest. */
+KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
+                                          kvf_address *bound, char *message);
 
-/* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does (EAGAIN: none is waiting). */
-int kvf_socket_accept(int listener, uint32_t handshake_timeout_ms, kvf_address *peer);
+/* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does: EAGAIN: none is waiting;
+ * ECONNABORTED: that of `peer` was reset before its turn came: go on with the next. */
+int kvf_socket_accept(int listener, kvf_address *peer);
 
 /* Begins to connect: wait until the descriptor is writable, then ask kvf_socket_error(). buffer_bytes: size of the
  * kernel's buffers, 0 leaves them to the kernel. -1 with errno: it failed at once. */

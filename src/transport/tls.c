@@ -39,7 +39,7 @@ struct kvf_tls_context {
 
 struct kvf_tls {
   const kvf_tls_context *context;
-  SSL *ssl;
+  SSL *ssl; /* NULL: a server's, and its client has not said a word yet */
   int fd;
   int error; /* errno of the first failure; 0: none. Nothing works after it */
   bool proved;
@@ -244,23 +244,16 @@ void kvf_tls_context_free(kvf_tls_context *context)
 
 /* ---- session ---- */
 
-kvf_tls *kvf_tls_new(const kvf_tls_context *context, int fd, bool is_client)
+static bool begin(kvf_tls *tls, bool is_client)
 {
-  kvf_tls *tls = calloc(1, sizeof(*tls));
-  if (tls == NULL) {
-    return NULL;
-  }
-  BIO *bio = BIO_new(context->socket);
-  tls->context = context;
-  tls->fd = fd;
+  BIO *bio = BIO_new(tls->context->socket);
   tls->out = malloc(KVF_TLS_UNSENT_BYTES_FIRST);
   tls->out_capacity = KVF_TLS_UNSENT_BYTES_FIRST;
-  tls->ssl = SSL_new(context->ssl);
+  tls->ssl = SSL_new(tls->context->ssl);
   if (bio == NULL || tls->out == NULL || tls->ssl == NULL || SSL_set_app_data(tls->ssl, tls) != 1) {
     ERR_clear_error();
     (void)BIO_free(bio);
-    kvf_tls_free(tls);
-    return NULL;
+    return false;
   }
   BIO_set_data(bio, tls);
   BIO_set_init(bio, 1);
@@ -269,6 +262,21 @@ kvf_tls *kvf_tls_new(const kvf_tls_context *context, int fd, bool is_client)
     SSL_set_connect_state(tls->ssl);
   } else {
     SSL_set_accept_state(tls->ssl);
+  }
+  return true;
+}
+
+kvf_tls *kvf_tls_new(const kvf_tls_context *context, int fd, bool is_client)
+{
+  kvf_tls *tls = calloc(1, sizeof(*tls));
+  if (tls == NULL) {
+    return NULL;
+  }
+  tls->context = context;
+  tls->fd = fd;
+  if (is_client && !begin(tls, true)) {
+    kvf_tls_free(tls);
+    return NULL;
   }
   return tls;
 }
@@ -348,6 +356,18 @@ static bool grow_buffers(kvf_tls *tls)
   return tls->record != NULL;
 }
 
+/* A server's: many connect who never say a word, and shall cost little. 1: the client has spoken; else as recv(). */
+static ssize_t listen_for_client(kvf_tls *tls)
+{
+  char first;
+  ssize_t got = recv(tls->fd, &first, sizeof(first), MSG_PEEK);
+  if (got == 1 && !begin(tls, false)) {
+    tls->error = errno = ENOMEM;
+    return -1;
+  }
+  return got;
+}
+
 /* 1: data may flow; else as nothing(). */
 static ssize_t shake_hands(kvf_tls *tls)
 {
@@ -357,6 +377,10 @@ static ssize_t shake_hands(kvf_tls *tls)
   }
   if (tls->proved) {
     return 1;
+  }
+  ssize_t spoken = tls->ssl != NULL ? 1 : listen_for_client(tls);
+  if (spoken != 1) {
+    return spoken;
   }
   ERR_clear_error();
   int result = SSL_do_handshake(tls->ssl);
@@ -527,11 +551,16 @@ ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message)
 
 size_t kvf_tls_buffered_bytes(const kvf_tls *tls)
 {
-  const int decrypted = SSL_pending(tls->ssl);
+  const int decrypted = tls->ssl == NULL ? 0 : SSL_pending(tls->ssl);
   if (decrypted > 0) {
     return (size_t)decrypted;
   }
-  return !tls->drained && SSL_has_pending(tls->ssl) ? RECORD_BYTES_MAX : 0;
+  return tls->ssl != NULL && !tls->drained && SSL_has_pending(tls->ssl) ? RECORD_BYTES_MAX : 0;
+}
+
+bool kvf_tls_has_heard(const kvf_tls *tls)
+{
+  return tls->ssl != NULL;
 }
 
 const char *kvf_tls_why(const kvf_tls *tls)

@@ -40,8 +40,8 @@ static inline bool kvf_tls_is_due(const kvf_tls_use *use, const kvf_address *pee
   return use->context != NULL && (use->on_loopback || !kvf_address_is_loopback(peer));
 }
 
-/* A session over a connected socket, which stays the caller's; nothing is sent before the first call. NULL: no memory.
- */
+/* A session over a connected socket, which stays the caller's; nothing is sent before the first call. A server's costs
+ * a few bytes until its client has sent some. NULL: no memory. */
 kvf_tls *kvf_tls_new(const kvf_tls_context *context, int fd, bool is_client);
 /* NULL is allowed. */
 void kvf_tls_free(kvf_tls *tls);
@@ -60,6 +60,9 @@ size_t kvf_tls_buffered_bytes(const kvf_tls *tls);
 
 /* While there are any: wait until the descriptor takes more, then send. It is also what a handshake waits with. */
 size_t kvf_tls_unsent_bytes(const kvf_tls *tls);
+
+/* Whether a server's client has said anything. */
+bool kvf_tls_has_heard(const kvf_tls *tls);
 
 /* What went wrong, for a log line; "" if nothing did. Lives as long as the session. */
 const char *kvf_tls_why(const kvf_tls *tls);

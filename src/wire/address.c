@@ -90,6 +90,13 @@ bool kvf_address_is_loopback(const kvf_address *address)
   return memcmp(address->ip, loopback, sizeof(loopback)) == 0;
 }
 
+kvf_host kvf_address_host(const kvf_address *address)
+{
+  kvf_host host = {0};
+  memcpy(host.bytes, address->ip, kvf_address_is_v4(address) ? sizeof(host.bytes) : sizeof(host.bytes) / 2);
+  return host;
+}
+
 bool kvf_address_is_any(const kvf_address *address)
 {
   static const uint8_t zero[16];

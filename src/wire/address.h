@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/crowd.h"
 #include "base/fence.h"
 
 /* An IPv6 address, or an IPv4 one in its mapped form (::ffff:a.b.c.d), in network order. */
@@ -25,6 +26,8 @@ void kvf_address_format(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BY
 bool kvf_address_is_v4(const kvf_address *address);
 /* 127.0.0.0/8 or ::1. */
 bool kvf_address_is_loopback(const kvf_address *address);
+/* Whose it is: an IPv4 address, or the /64 of an IPv6 one, in which a host has as many addresses as it likes. */
+kvf_host kvf_address_host(const kvf_address *address);
 /* 0.0.0.0 or ::. */
 bool kvf_address_is_any(const kvf_address *address);
 

@@ -227,7 +227,8 @@ static void check_world(void)
     fuzz_check(each->has_key || each->out_bytes <= STRANGER_OUT_BYTES_MAX);
   }
   fuzz_check(HASH_CNT(by_id, core.sessions.by_id) == trusted);
-  fuzz_check(HASH_CNT(by_id, core.sessions.by_id) + core.sessions.unproven_count <= config.options.connections_max);
+  fuzz_check(core.sessions.open.count == trusted && trusted <= config.options.connections_max);
+  fuzz_check(core.sessions.unproven.count <= config.options.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1);
   for (uint32_t i = 0; i < leases_count; i++) {
     const lease_model *model = &leases[i];
     if (kvf_lease_table_authorize(&core.leases, all.now_ns, &model->lease, NULL, 0) == KVF_OK) {
@@ -277,9 +278,9 @@ static void revoke(fuzz_tape *tape)
 static wire *accept_wire(bool has_key)
 {
   uint64_t conn_id = 0;
-  kvf_address from = {.ip = {[15] = 1}, .port = 9};
   for (size_t i = 0; i < WIRES_MAX; i++) {
     if (all.list[i].conn_id == 0) {
+      const kvf_address from = {.ip = {[0] = (uint8_t)(i % 3)}, .port = 9};
       fuzz_check(kvf_core_on_accepted(&core, all.now_ns, from, &conn_id) == KVF_OK);
       wire *added = wires_add(&all, conn_id, has_key);
       wires_settle(&all);
@@ -515,7 +516,7 @@ static void close_world(void)
     fuzz_check(leases[i].given_back);
   }
   fuzz_check(core.context.conns.by_id == NULL && HASH_CNT(by_id, core.sessions.by_id) == 0 &&
-             core.sessions.unproven_count == 0);
+             core.sessions.unproven.count == 0);
   fuzz_check(core.leases.unreleased == 0 && kvf_lease_slots_live(&core.slots) == 0);
   fuzz_check(core.offers.by_slot == NULL && core.offers.shelves == NULL && core.offers.bytes == 0);
   kvf_core_free(&core);

@@ -278,7 +278,7 @@ static void check_world(void)
 {
   const kvf_tcp *server = tcp.tcp;
   uint32_t limit = server->driven.config.connections_max;
-  fuzz_check(server->greeting_count <= limit / KVF_TCP_GREETING_SHARE + 1 && server->serving_count <= limit);
+  fuzz_check(server->strangers.count <= limit / KVF_TCP_GREETING_SHARE + 1 && server->proved.count <= limit);
   const kvf_list *lists[] = {&server->greeting, &server->serving};
   for (size_t i = 0; i < 2; i++) {
     for (const kvf_list *node = lists[i]->next; node != lists[i]; node = node->next) {
@@ -331,7 +331,7 @@ static bool turn(bool idle)
   if (closing_phase < 3) {
     return true;
   }
-  fuzz_check(tcp.tcp->greeting_count == 0 && tcp.tcp->serving_count == 0);
+  fuzz_check(tcp.tcp->strangers.count == 0 && tcp.tcp->proved.count == 0);
   return false;
 }
 

@@ -30,8 +30,9 @@ int __real_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_join(pthread_t thread, void **result);
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
-kvf_status __wrap_kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message);
-int __wrap_kvf_socket_accept(int from, uint32_t handshake_timeout_ms, kvf_address *peer);
+kvf_status __wrap_kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
+                                    kvf_address *bound, char *message);
+int __wrap_kvf_socket_accept(int from, kvf_address *peer);
 int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
 /* ---- what is replaced; libFuzzer's own threads and clocks are left alone ---- */
@@ -62,8 +63,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
   return 0;
 }
 
-kvf_status __wrap_kvf_socket_listen(const kvf_address *address, int *out_fd, kvf_address *bound, char *message)
+kvf_status __wrap_kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
+                                    kvf_address *bound, char *message)
 {
+  (void)handshake_timeout_ms;
   (void)message;
   *bound = *address;
   bound->port = 4000;
@@ -72,11 +75,10 @@ kvf_status __wrap_kvf_socket_listen(const kvf_address *address, int *out_fd, kvf
   return KVF_OK;
 }
 
-int __wrap_kvf_socket_accept(int from, uint32_t handshake_timeout_ms, kvf_address *peer)
+int __wrap_kvf_socket_accept(int from, kvf_address *peer)
 {
   uint64_t count;
   int fd = accepting;
-  (void)handshake_timeout_ms;
   *peer = (kvf_address){.ip = {[15] = 1}, .port = 9};
   accepting = -1;
   ssize_t got = read(from, &count, sizeof(count));

@@ -175,6 +175,7 @@ static bool deliver(wires *all, wire *from)
 {
   uint64_t conn_id = from->conn_id;
   kvf_status status = KVF_OK;
+  kvf_core_on_heard(all->core, conn_id);
   while (status == KVF_OK) {
     kvf_frame_type type;
     const uint8_t *body;

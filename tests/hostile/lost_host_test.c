@@ -163,11 +163,11 @@ TEST_WITH(unacknowledged_bytes_end_it, NULL, mend_network)
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
   assert_int_equal(kvf_address_resolve("127.0.0.1", NULL, &at, message), KVF_OK);
-  assert_int_equal(kvf_socket_listen(&at, &listener, &at, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&at, HANDSHAKE_MS, &listener, &at, message), KVF_OK);
   int client = kvf_socket_connect(&at, HANDSHAKE_MS, 0);
   struct pollfd waiting = {.fd = listener, .events = POLLIN};
   assert_int_equal(poll(&waiting, 1, WORLD_PATIENCE_MS), 1);
-  int server = kvf_socket_accept(listener, HANDSHAKE_MS, &peer);
+  int server = kvf_socket_accept(listener, &peer);
   assert_true(client >= 0 && server >= 0);
   const int none = 0;
   assert_int_equal(setsockopt(client, SOL_SOCKET, SO_KEEPALIVE, &none, sizeof(none)), 0);

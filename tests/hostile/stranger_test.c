@@ -450,7 +450,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   pair_result result;
   outcome out;
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
-  assert_int_equal(kvf_socket_listen(&address, &listener, &address, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&address, 1000, &listener, &address, message), KVF_OK);
   kvf_address_format(&address, name);
   (void)pthread_mutex_lock(&s->beside.offers); /* the tickets of the loads beside name the true producer */
   point_to(s, &address);

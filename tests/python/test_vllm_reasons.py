@@ -219,7 +219,7 @@ def deadline(world: World) -> tuple[Sides, Params]:
 
 def no_resource(world: World) -> tuple[Sides, Params]:
     """Another load is in the only place."""
-    consumer = world.engine(loads_max=1, handshake_timeout_ms=5000)
+    consumer = world.engine(loads_max=1, handshake_timeout_ms=2000)  # of which a silent peer gets two
     consumer.begin(world.prefill(advertise=world.listener()))
     consumer.step()
     return consumer, world.prefill(**PATIENT)

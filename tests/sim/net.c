@@ -276,7 +276,7 @@ static void on_accept(sim_world *world, const sim_event *event)
   if (node == NULL || sim_waits(world, node->index / SIM_NODES_EACH, event)) {
     return;
   }
-  kvf_address from = {.port = (uint16_t)(1 + event->a)};
+  const kvf_address from = {.ip = {[0] = (uint8_t)engine_at(&conn->end[0])}, .port = (uint16_t)(1 + event->a)};
   uint64_t conn_id = 0;
   sim_stranger_before(world, node);
   uint64_t now_ns = sim_node_enter(world, node);
@@ -285,8 +285,8 @@ static void on_accept(sim_world *world, const sim_event *event)
   sim_node_leave(world, node);
   sim_stranger_after(world, node);
   const kvf_sessions *sessions = &node->core.sessions;
-  if (sessions->unproven_count + HASH_CNT(by_id, sessions->by_id) > world->config.connections_max ||
-      sessions->unproven_count > world->config.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1) {
+  if (HASH_CNT(by_id, sessions->by_id) > world->config.connections_max ||
+      sessions->unproven.count > world->config.connections_max / KVF_SESSIONS_UNPROVEN_SHARE + 1) {
     sim_fail(world, "P6", "node %u holds more connections than it may", node->index);
   }
   sim_note(world, node->index, "accepts connection %: $", conn_id, (uint64_t)(int64_t)status, 0);
@@ -365,6 +365,7 @@ static bool take_frame(sim_world *world, sim_conn *conn, uint32_t end, sim_node 
     return false;
   }
   uint64_t now_ns = sim_node_enter(world, node);
+  kvf_core_on_heard(&node->core, conn_id);
   uint32_t limit = (uint32_t)kvf_core_frame_limit(&node->core, conn_id);
   if (kvf_frame_header_decode(pipe->data, limit, &header) != KVF_OK) {
     sim_note(world, node->index, "cannot read what came on connection %", conn_id, 0, 0);

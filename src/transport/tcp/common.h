@@ -63,11 +63,11 @@ struct kvf_tcp {
   bool is_bulk;             /* the last thing to do was for a chunk that is not copied, but sent from its blocks */
   uint64_t yield_again_ns;
   kvf_tcp_memory *memory;
-  kvf_list greeting; /* connections that have not proved their key, oldest first */
-  kvf_list serving;  /* the others, least recently used first */
-  kvf_list retired;  /* closed ones, freed at the end of the turn */
-  uint32_t greeting_count;
-  uint32_t serving_count;
+  kvf_list greeting;   /* connections that have not proved their key, oldest first */
+  kvf_list serving;    /* the others, least recently used first */
+  kvf_list retired;    /* closed ones, freed at the end of the turn */
+  kvf_crowd strangers; /* those of `greeting` */
+  kvf_crowd proved;    /* those of `serving` */
 };
 
 static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)

@@ -44,11 +44,7 @@ static bool conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kv
   }
   kvf_tcp_close(tcp, &conn->stream, &conn->source);
   kvf_tcp_payload_end(tcp, &conn->payload);
-  if (conn->is_trusted) {
-    tcp->serving_count--;
-  } else {
-    tcp->greeting_count--;
-  }
+  kvf_crowd_leave(conn->is_trusted ? &tcp->proved : &tcp->strangers, &conn->place);
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->retired, &conn->in_conns);
   return false;
@@ -408,24 +404,38 @@ static bool is_stuck(const kvf_tcp *tcp, const kvf_tcp_conn *conn)
   return conn->requests_count > 0 && tcp->driven.now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
 }
 
+static bool is_idle(const kvf_tcp_conn *conn)
+{
+  return conn->sending == NULL && kvf_list_is_empty(&conn->requests);
+}
+
+/* As kvf_crowd_victim(), of those that have nothing to do or take nothing. NULL: there is none. */
+static kvf_tcp_conn *find_victim(const kvf_tcp *tcp)
+{
+  kvf_tcp_conn *victim = NULL;
+  for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = node->next) {
+    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
+    if ((is_idle(conn) || is_stuck(tcp, conn)) &&
+        (victim == NULL || conn->place.group->count > victim->place.group->count)) {
+      victim = conn;
+    }
+  }
+  return victim;
+}
+
 /* Makes room for one more proved connection. False: all others are busy. */
 static bool make_room(kvf_tcp *tcp)
 {
-  if (tcp->serving_count < tcp->driven.config.connections_max) {
+  if (tcp->proved.count < tcp->driven.config.connections_max) {
     return true;
   }
-  for (kvf_list *node = tcp->serving.next; node != &tcp->serving; node = node->next) {
-    kvf_tcp_conn *conn = KVF_CONTAINER_OF(node, kvf_tcp_conn, in_conns);
-    if (conn->sending == NULL && kvf_list_is_empty(&conn->requests)) {
-      conn_close(tcp, conn, KVF_LOG_INFO, KVF_LIMIT, "connections_max is reached, and it was idle longest");
-      return true;
-    }
-    if (is_stuck(tcp, conn)) {
-      conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and it takes nothing");
-      return true;
-    }
+  kvf_tcp_conn *victim = find_victim(tcp);
+  if (victim != NULL && is_idle(victim)) {
+    conn_close(tcp, victim, KVF_LOG_INFO, KVF_LIMIT, "connections_max is reached, and it was idle longest");
+  } else if (victim != NULL) {
+    conn_close(tcp, victim, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and it takes nothing");
   }
-  return false;
+  return victim != NULL;
 }
 
 /* Whether the consumer has proved the session's key; if so *ready is our proof of it. */
@@ -457,9 +467,12 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
   if (kvf_tcp_stream_grow(&conn->stream, TRUSTED_IN_BYTES, TRUSTED_OUT_BYTES) != KVF_OK) {
     return conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");
   }
-  tcp->greeting_count--;
-  tcp->serving_count++;
+  const kvf_host host = kvf_address_host(&conn->peer);
+  kvf_crowd_leave(&tcp->strangers, &conn->place);
   conn->is_trusted = true;
+  if (kvf_crowd_join(&tcp->proved, &conn->place, &host) != KVF_OK) {
+    return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for its place");
+  }
   conn->generation = hello.generation;
   conn->taken_ns = tcp->driven.now_ns;
   kvf_list_remove(&conn->in_conns);
@@ -524,6 +537,15 @@ static bool fill(kvf_tcp *tcp, kvf_tcp_conn *conn)
   return true;
 }
 
+/* One that has begun to speak TLS, in which it has several turns before it can prove the session's key. */
+static void note_progress(kvf_tcp *tcp, kvf_tcp_conn *conn)
+{
+  if (!conn->is_trusted && conn->place.stage == KVF_CROWD_SILENT && conn->stream.tls != NULL &&
+      kvf_tls_has_heard(conn->stream.tls)) {
+    kvf_crowd_move(&tcp->strangers, &conn->place, KVF_CROWD_HEARD);
+  }
+}
+
 /* Answers what has come; what waits behind a full queue is looked at again when the queue has become shorter. */
 static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
 {
@@ -540,6 +562,7 @@ static void run(kvf_tcp *tcp, kvf_tcp_conn *conn)
       again = true;
     }
   } while (again);
+  note_progress(tcp, conn);
   uint32_t events = (conn->is_full ? 0u : (uint32_t)EPOLLIN) | (conn->is_blocked ? (uint32_t)EPOLLOUT : 0u);
   if (!kvf_tcp_watch(tcp, conn->stream.fd, &conn->source, events)) {
     conn_close(tcp, conn, KVF_LOG_WARN, KVF_SYSTEM, strerror(errno));
@@ -573,6 +596,14 @@ static void no_room(kvf_tcp *tcp, const kvf_address *peer)
   tcp->driven.host.connection(tcp->driven.host.context, KVF_NO_MEMORY);
 }
 
+static void make_room_for_stranger(kvf_tcp *tcp)
+{
+  if (tcp->strangers.count > tcp->driven.config.connections_max / KVF_TCP_GREETING_SHARE) {
+    kvf_tcp_conn *victim = KVF_CONTAINER_OF(kvf_crowd_victim(&tcp->strangers), kvf_tcp_conn, place);
+    conn_close(tcp, victim, KVF_LOG_WARN, KVF_LIMIT, "too many connections have not proved their key");
+  }
+}
+
 static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
 {
   tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
@@ -594,12 +625,13 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
     no_room(tcp, peer);
     return;
   }
-  if (tcp->greeting_count > tcp->driven.config.connections_max / KVF_TCP_GREETING_SHARE) {
-    kvf_tcp_conn *oldest = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
-    conn_close(tcp, oldest, KVF_LOG_WARN, KVF_LIMIT, "too many connections have not proved their key");
-  }
+  make_room_for_stranger(tcp);
   kvf_list_push_back(&tcp->greeting, &conn->in_conns);
-  tcp->greeting_count++;
+  const kvf_host host = kvf_address_host(peer);
+  if (kvf_crowd_join(&tcp->strangers, &conn->place, &host) != KVF_OK) {
+    conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for its place");
+    return;
+  }
   uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
   size_t body_bytes;
   if (getentropy(conn->challenge.nonce, sizeof(conn->challenge.nonce)) != 0 ||
@@ -611,12 +643,19 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   run(tcp, conn);
 }
 
+/* Reset before its turn came. */
+static void count_reset(kvf_tcp *tcp, const kvf_address *peer)
+{
+  kvf_driven_log(&tcp->driven, KVF_LOG_INFO, KVF_PEER_DOWN, peer, "connection closed: %s", strerror(ECONNRESET));
+  tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
+}
+
 static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
   (void)events;
   for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
     kvf_address peer;
-    int fd = kvf_socket_accept(tcp->listener_fd, tcp->driven.config.handshake_timeout_ms, &peer);
+    int fd = kvf_socket_accept(tcp->listener_fd, &peer);
     if (fd >= 0) {
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -629,6 +668,9 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
       return;
     } else if (errno == EAGAIN) {
       return;
+    } else if (errno == ECONNABORTED) {
+      tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
+      count_reset(tcp, &peer);
     }
   }
 }
@@ -642,4 +684,6 @@ void kvf_tcp_server_init(kvf_tcp *tcp)
   kvf_list_init(&tcp->greeting);
   kvf_list_init(&tcp->serving);
   kvf_list_init(&tcp->retired);
+  kvf_crowd_init(&tcp->strangers);
+  kvf_crowd_init(&tcp->proved);
 }

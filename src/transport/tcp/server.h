@@ -18,7 +18,8 @@ typedef struct kvf_tcp_request {
 
 typedef struct kvf_tcp_conn {
   kvf_tcp_source source;
-  kvf_list in_conns; /* tcp->greeting, tcp->serving or tcp->retired */
+  kvf_list in_conns;      /* tcp->greeting, tcp->serving or tcp->retired */
+  kvf_crowd_member place; /* tcp->strangers, tcp->proved or nowhere */
   kvf_tcp_stream stream;
   kvf_address peer;
   bool is_trusted;      /* it has proved its key, */

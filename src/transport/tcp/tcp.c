@@ -117,7 +117,8 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
     return status;
   }
   address.port = 0;
-  status = kvf_socket_listen(&address, &tcp->listener_fd, &tcp->listen, message);
+  status =
+      kvf_socket_listen(&address, tcp->driven.config.handshake_timeout_ms, &tcp->listener_fd, &tcp->listen, message);
   if (status != KVF_OK) {
     return status;
   }

@@ -132,7 +132,7 @@ CONTROL_TEST(handshake)
     failed = disarm();
     assert_int_equal(peer->state, failed ? KVF_PEER_IDLE : KVF_PEER_READY);
     assert_int_equal(HASH_CNT(by_id, sessions->by_id), failed ? 0 : 1);
-    assert_int_equal(sessions->unproven_count, 0);
+    assert_int_equal(sessions->unproven.count, 0);
     control_advance(501); /* the breaker's cooldown, where it counts as the peer's failure */
     kvf_peers_want_open(peers, world.now_ns, peer);
     dial_all();

@@ -187,7 +187,7 @@ WORLD_TEST(closed_connections_end_their_session)
   uint64_t conn_id = 0;
   assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
   kvf_core_on_closed(producer(), world.now_ns, conn_id);
-  assert_int_equal(producer()->sessions.unproven_count, 0);
+  assert_int_equal(producer()->sessions.unproven.count, 0);
   assert_int_equal(producer()->sessions.counters.abandoned, 1);
   assert_non_null(strstr(world.producer.last_log, ":7: peer_down: it went before its handshake"));
   assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
@@ -231,7 +231,7 @@ WORLD_TEST(insecure_connections_end_either_side)
   start_load();
   control_dial(KVF_OK);
   kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "it has another key");
-  assert_int_equal(producer()->sessions.unproven_count, 0);
+  assert_int_equal(producer()->sessions.unproven.count, 0);
   assert_int_equal(producer()->sessions.counters.refused_key, 1);
   assert_non_null(strstr(world.producer.last_log, "handshake_refused: it has another key"));
   kvf_core_on_closed(producer(), world.now_ns, world.producer.conn_id);

@@ -163,7 +163,18 @@ CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
   assert_int_equal(peer->state, KVF_PEER_READY);
 }
 
-CONTROL_TEST(silent_handshake_times_out)
+/* Whoever waits has not heard yet, as long as control_settle() has not been called. */
+static void time_out(const kvf_peer *peer)
+{
+  control_advance(999);
+  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
+  assert_true(kvf_breaker_allows(&peer->breaker));
+  world.now_ns += 2 * MS;
+  kvf_core_tick(&world.consumer.core, world.now_ns);
+}
+
+/* One whose dial nobody has answered in time. */
+static kvf_peer *unanswered(void)
 {
   open_world(NULL, NULL, "m");
   kvf_peer *peer = acquire();
@@ -171,16 +182,53 @@ CONTROL_TEST(silent_handshake_times_out)
   control_settle();
   world.held = true;
   control_dial(KVF_OK);
-  control_advance(999);
-  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
-  world.now_ns += 2 * MS;
-  kvf_core_tick(&world.consumer.core, world.now_ns);
-  kvf_peer_notice notice = next_notice();
+  time_out(peer);
+  return peer;
+}
+
+CONTROL_TEST(silent_handshake_times_out_twice)
+{
+  kvf_peer *peer = unanswered();
+  kvf_peer_notice notice;
+  assert_false(kvf_peers_next_notice(&world.consumer.core.peers, &notice)); /* whoever waits goes on waiting */
+  assert_true(kvf_breaker_allows(&peer->breaker));
+  assert_string_equal(world.consumer.last_log, "peer [::1]:80: no handshake in time: it is dialed again");
+  control_settle();
+  control_dial(KVF_OK);
+  time_out(peer);
+  notice = next_notice();
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
   assert_false(kvf_breaker_allows(&peer->breaker));
+  assert_int_equal(world.consumer.core.peers.counters.failures, 2);
   notice = ask_link(peer); /* which fails at once, for the same reason */
   assert_int_equal(notice.kind, KVF_PEER_LINK);
   assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
+
+  control_advance(501); /* a probe is one try */
+  uint64_t dials = world.consumer.core.peers.counters.dials;
+  control_dial(KVF_OK);
+  control_advance(1001);
+  assert_int_equal(world.consumer.core.peers.counters.dials, dials);
+  assert_int_equal(peer->breaker.state, KVF_BREAKER_OPEN);
+}
+
+CONTROL_TEST(second_try_is_answered)
+{
+  kvf_peer *peer = unanswered();
+  control_settle();
+  world.held = false;
+  control_dial(KVF_OK);
+  assert_int_equal(peer->state, KVF_PEER_READY);
+  assert_int_not_equal(world.consumer.opened_link_id, 0);
+  control_cut(); /* and what comes later has two tries again */
+  world.held = true;
+  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
+  control_settle();
+  control_dial(KVF_OK);
+  time_out(peer);
+  control_settle();
+  assert_true(kvf_breaker_allows(&peer->breaker));
+  assert_true(world.consumer.dial_wanted);
 }
 
 CONTROL_TEST(wrong_key_is_refused_by_both)
@@ -512,10 +560,19 @@ CONTROL_TEST(transport_that_does_not_answer_is_given_up)
   assert_int_equal(ask_link(peer).link_id, notice.link_id); /* not tried again at once */
 }
 
+/* Where there is no other, it is tried again first. */
 CONTROL_TEST(only_transport_does_not_answer)
 {
   kvf_peer *peer = linked();
+  uint32_t first = world.consumer.opened_link_id;
   control_advance(1001);
+  assert_true(peer->link.is_wanted);
+  assert_int_equal(world.consumer.closed_links, 1);
+  assert_int_not_equal(world.consumer.opened_link_id, first);
+  assert_true(kvf_breaker_allows(&peer->links[0].breaker));
+  control_advance(1001);
+  assert_int_equal(world.consumer.closed_links, 2);
+  assert_false(kvf_breaker_allows(&peer->links[0].breaker));
   assert_false(peer->link.is_wanted); /* whoever waited has heard */
   assert_int_equal(ask_link(peer).status, KVF_HANDSHAKE_TIMEOUT);
   assert_int_equal(peer->state, KVF_PEER_READY);

@@ -11,12 +11,17 @@ static void open_world(uint32_t connections_max)
   control_world_open(&options);
 }
 
-static uint64_t accept_one(void)
+static uint64_t accept_from(uint8_t host)
 {
   uint64_t conn_id = 0;
-  kvf_address from = {.port = 7};
+  const kvf_address from = {.ip = {[0] = host}, .port = 7};
   assert_int_equal(kvf_core_on_accepted(&world.producer.core, world.now_ns, from, &conn_id), KVF_OK);
   return conn_id;
+}
+
+static uint64_t accept_one(void)
+{
+  return accept_from(0);
 }
 
 static void drop_output(void *context, const kvf_core_output *output)
@@ -51,8 +56,61 @@ CONTROL_TEST(strangers_cannot_take_all_places)
   for (int i = 0; i < 1000; i++) {
     (void)accept_one();
   }
-  assert_int_equal(world.producer.core.sessions.unproven_count, 64 / KVF_SESSIONS_UNPROVEN_SHARE + 1);
+  assert_int_equal(world.producer.core.sessions.unproven.count, 64 / KVF_SESSIONS_UNPROVEN_SHARE + 1);
   assert_int_equal(hang_ups(), 1000 - 17);
+}
+
+static bool is_there(uint64_t conn_id)
+{
+  (void)hang_ups(); /* those that were hung up on go when that has been heard */
+  return kvf_core_has_conn(&world.producer.core, conn_id);
+}
+
+/* The one host takes all places and comes again and again: others get one, and keep it. */
+CONTROL_TEST(strangers_of_one_host_keep_no_other_out)
+{
+  open_world(64);
+  const kvf_sessions *sessions = &world.producer.core.sessions;
+  for (int i = 0; i < 17; i++) {
+    (void)accept_from(1);
+  }
+  assert_int_equal(sessions->counters.evicted, 0); /* it may have all of them */
+  uint64_t other = accept_from(2);
+  uint64_t another = accept_from(3);
+  for (int i = 0; i < 100; i++) {
+    (void)accept_from(1);
+  }
+  assert_int_equal(sessions->unproven.count, 17);
+  assert_true(is_there(other));
+  assert_true(is_there(another));
+}
+
+/* Nor those behind the same address, once these have said something. */
+CONTROL_TEST(silent_strangers_do_not_keep_out_who_speaks)
+{
+  open_world(64);
+  uint64_t speaker = accept_one();
+  kvf_core_on_heard(&world.producer.core, speaker);
+  uint64_t silent = accept_one();
+  for (int i = 0; i < 100; i++) {
+    (void)accept_one();
+  }
+  assert_true(is_there(speaker));
+  assert_false(is_there(silent));
+  for (int i = 0; i < 100; i++) {
+    kvf_core_on_heard(&world.producer.core, accept_one());
+  }
+  assert_false(is_there(speaker)); /* those who speak are the most by now */
+}
+
+CONTROL_TEST(those_who_were_reset_are_counted)
+{
+  open_world(64);
+  kvf_core_on_reset(&world.producer.core, world.now_ns, &(kvf_address){.port = 7});
+  assert_int_equal(world.producer.core.sessions.counters.accepted, 1);
+  assert_int_equal(world.producer.core.sessions.counters.abandoned, 1);
+  assert_string_equal(world.producer.last_log,
+                      "closed a connection from [::]:7: peer_down: it went before its handshake had ended");
 }
 
 CONTROL_TEST(anything_but_a_hello_is_refused)
@@ -68,7 +126,7 @@ CONTROL_TEST(anything_but_a_hello_is_refused)
     assert_int_equal(hang_ups(), 1);
     assert_int_equal(world.producer.core.sessions.counters.protocol_errors, i + 1);
   }
-  assert_int_equal(world.producer.core.sessions.unproven_count, 0);
+  assert_int_equal(world.producer.core.sessions.unproven.count, 0);
 }
 
 CONTROL_TEST(untrusted_frames_have_a_small_limit)
@@ -80,17 +138,38 @@ CONTROL_TEST(untrusted_frames_have_a_small_limit)
   assert_int_equal(hang_ups(), 1);
 }
 
-CONTROL_TEST(proof_of_another_key_is_refused)
+/* Names the producer's key. */
+static void say_hello(uint64_t conn_id)
 {
-  open_world(64);
-  uint64_t conn_id = accept_one();
   kvf_hello hello = {
       .version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL};
-  uint8_t body[KVF_PROOF_BYTES_MAX];
+  uint8_t body[KVF_HELLO_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.key, hello.key_id), KVF_OK);
   assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
+}
+
+CONTROL_TEST(who_names_the_key_is_not_kept_out_by_those_who_talk)
+{
+  open_world(64);
+  uint64_t knows = accept_one();
+  kvf_core_on_heard(&world.producer.core, knows);
+  say_hello(knows);
+  for (int i = 0; i < 100; i++) {
+    kvf_core_on_heard(&world.producer.core, accept_one());
+  }
+  assert_int_equal(world.producer.core.sessions.unproven.count, 17);
+  assert_true(is_there(knows));
+}
+
+CONTROL_TEST(proof_of_another_key_is_refused)
+{
+  open_world(64);
+  uint64_t conn_id = accept_one();
+  uint8_t body[KVF_PROOF_BYTES_MAX];
+  size_t bytes = 0;
+  say_hello(conn_id);
   assert_int_equal(hang_ups(), 0);
   kvf_proof proof = {0};
   assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_OK);
@@ -108,9 +187,8 @@ CONTROL_TEST(who_does_not_read_is_hung_up_on)
   kvf_session *session = kvf_conns_find(&world.producer.core.context.conns, conn_id)->session;
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
   session->state = KVF_SESSION_OPEN; /* as if it had proved its key */
-  kvf_list_remove(&session->used);
-  kvf_list_push_back(&sessions->open, &session->used);
-  sessions->unproven_count--;
+  kvf_crowd_leave(&sessions->unproven, &session->place);
+  assert_int_equal(kvf_crowd_join(&sessions->open, &session->place, &(kvf_host){0}), KVF_OK);
   uint8_t ping[KVF_PING_BYTES_MAX] = {1};
   for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && HASH_CNT(by_id, sessions->by_id) > 0; i++) {
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_PING, ping, sizeof(ping));
@@ -235,17 +313,27 @@ CONTROL_TEST(open_sessions_end_with_a_malformed_or_foreign_frame)
   }
 }
 
-/* The newcomer gets the place: it may be the same node, whose old connection is dead. */
+/* For whoever has proved the key: it may be the same node, whose old connection is dead. */
 CONTROL_TEST(open_session_makes_room_at_connections_max)
 {
-  (void)open_session(1);
-  kvf_sessions *sessions = &world.producer.core.sessions;
+  const uint64_t old = open_session(1);
+  const kvf_sessions *sessions = &world.producer.core.sessions;
+  kvf_peers *peers = &world.consumer.core.peers;
   (void)accept_one();
-  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
-  assert_int_equal(sessions->unproven_count, 1);
-  assert_int_equal(sessions->counters.evicted, 1);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 1); /* not for a stranger */
+  assert_int_equal(sessions->unproven.count, 1);
+  assert_int_equal(sessions->counters.evicted, 0);
+
+  kvf_core_on_closed(&world.consumer.core, world.now_ns,
+                     world.consumer.conn_id); /* of which the producer hears nothing */
+  kvf_peers_want_open(peers, world.now_ns, peers->by_key);
+  control_settle();
+  control_dial(KVF_OK);
+  assert_int_equal(peers->by_key->state, KVF_PEER_READY);
+  assert_int_equal(HASH_CNT(by_id, sessions->by_id), 1);
+  assert_false(is_there(old));
+  assert_int_equal(sessions->counters.evicted, 2); /* the stranger too: there is one place */
   assert_non_null(strstr(world.producer.last_log, "limit: connections_max is reached, and it was used least recently"));
-  assert_int_equal(hang_ups(), 1);
 }
 
 /* P8: a session's number without a session opens no data connection. */

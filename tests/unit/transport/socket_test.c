@@ -151,11 +151,11 @@ TEST(listener_and_connection)
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   int listener = -1;
-  assert_int_equal(kvf_socket_listen(&any_port, &listener, &bound, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&any_port, HANDSHAKE_MS, &listener, &bound, message), KVF_OK);
   assert_true(bound.port != 0);
   assert_true((fcntl(listener, F_GETFD) & FD_CLOEXEC) != 0);
   kvf_address peer;
-  assert_int_equal(kvf_socket_accept(listener, HANDSHAKE_MS, &peer), -1);
+  assert_int_equal(kvf_socket_accept(listener, &peer), -1);
   assert_int_equal(errno, EAGAIN);
 
   int client = kvf_socket_connect(&bound, HANDSHAKE_MS, 65536);
@@ -163,12 +163,39 @@ TEST(listener_and_connection)
   assert_true(option_of(client, SOL_SOCKET, SO_RCVBUF) >= 65536);
   struct pollfd waiting = {.fd = listener, .events = POLLIN};
   assert_int_equal(poll(&waiting, 1, 10000), 1);
-  int server = kvf_socket_accept(listener, HANDSHAKE_MS, &peer);
+  int server = kvf_socket_accept(listener, &peer);
   assert_data_socket(server);
   assert_true(kvf_address_is_loopback(&peer));
   assert_int_equal(kvf_socket_error(client), 0);
   close(client);
   close(server);
+  close(listener);
+}
+
+TEST(who_was_reset_before_its_turn_is_passed_over)
+{
+  kvf_address any_port = resolved("127.0.0.1");
+  kvf_address bound;
+  kvf_address peer;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  int listener = -1;
+  assert_int_equal(kvf_socket_listen(&any_port, HANDSHAKE_MS, &listener, &bound, message), KVF_OK);
+  for (int i = 0; i < 2; i++) {
+    int client = kvf_socket_connect(&bound, HANDSHAKE_MS, 0);
+    struct pollfd connected = {.fd = client, .events = POLLOUT};
+    assert_int_equal(poll(&connected, 1, 10000), 1);
+    kvf_socket_drop_unsent(client);
+    close(client);
+  }
+  int alive = kvf_socket_connect(&bound, HANDSHAKE_MS, 0);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(kvf_socket_accept(listener, &peer), -1);
+    assert_int_equal(errno, ECONNABORTED);
+  }
+  int server = kvf_socket_accept(listener, &peer);
+  assert_data_socket(server);
+  close(server);
+  close(alive);
   close(listener);
 }
 
@@ -179,8 +206,8 @@ TEST(port_in_use_names_the_address)
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   int first = -1;
   int second = 99;
-  assert_int_equal(kvf_socket_listen(&address, &first, &bound, message), KVF_OK);
-  assert_int_equal(kvf_socket_listen(&bound, &second, &address, message), KVF_ADDRESS_IN_USE);
+  assert_int_equal(kvf_socket_listen(&address, HANDSHAKE_MS, &first, &bound, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&bound, HANDSHAKE_MS, &second, &address, message), KVF_ADDRESS_IN_USE);
   assert_int_equal(second, -1);
   char text[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&bound, text);
@@ -189,7 +216,7 @@ TEST(port_in_use_names_the_address)
   close(first);
 
   kvf_address foreign = resolved("192.0.2.1:1"); /* a documentation address: no machine has it */
-  assert_int_equal(kvf_socket_listen(&foreign, &second, &bound, message), KVF_ADDRESS_IN_USE);
+  assert_int_equal(kvf_socket_listen(&foreign, HANDSHAKE_MS, &second, &bound, message), KVF_ADDRESS_IN_USE);
   assert_non_null(strstr(message, "no interface"));
 }
 

@@ -105,9 +105,22 @@ void peer_expect_silence(int fd, int ms)
   assert_int_equal(poll(&waiting, 1, ms), 0);
 }
 
+static int connect_from(const char *ip, const kvf_address *to)
+{
+  kvf_address from;
+  struct sockaddr_storage ends[2];
+  assert_int_equal(kvf_address_parse(ip, 0, &from), KVF_OK);
+  socklen_t from_bytes = kvf_address_to_sockaddr(&from, &ends[0]);
+  socklen_t to_bytes = kvf_address_to_sockaddr(to, &ends[1]);
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&ends[0], from_bytes), 0);
+  assert_true(connect(fd, (const struct sockaddr *)&ends[1], to_bytes) == 0 || errno == EINPROGRESS);
+  return fd;
+}
+
 static int finish_connect(const kvf_address *address)
 {
-  int fd = kvf_socket_connect(address, PATIENCE_MS, 0);
+  int fd = peer_from == NULL ? kvf_socket_connect(address, PATIENCE_MS, 0) : connect_from(peer_from, address);
   assert_true(fd >= 0);
   wait_for(fd, POLLOUT);
   assert_int_equal(kvf_socket_error(fd), 0);
@@ -184,6 +197,7 @@ int peer_connect_proved(const kvf_link_spec *spec)
   return fd;
 }
 
+const char *peer_from;
 uint32_t peer_layers = 1;
 
 void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_transfer_item *items, uint32_t count)
@@ -234,7 +248,7 @@ int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *d
   kvf_address bound;
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
-  assert_int_equal(kvf_socket_listen(&address, &listener, &bound, message), KVF_OK);
+  assert_int_equal(kvf_socket_listen(&address, PATIENCE_MS, &listener, &bound, message), KVF_OK);
   kvf_tcp_description told = {KVF_TCP_DESCRIPTION_MAGIC, bound.port, *incarnation, 0};
   kvf_codec codec = kvf_writer_of(description, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
   kvf_tcp_description_code(&codec, &told);
@@ -246,7 +260,7 @@ int peer_accept(int listener)
 {
   kvf_address peer;
   wait_for(listener, POLLIN);
-  int fd = kvf_socket_accept(listener, PATIENCE_MS, &peer);
+  int fd = kvf_socket_accept(listener, &peer);
   assert_true(fd >= 0);
   return fd;
 }

@@ -19,6 +19,9 @@ void peer_expect_closed(int fd);
 /* The other side has nothing to say for this long, and has not closed. */
 void peer_expect_silence(int fd, int ms);
 
+/* Where those that connect from now on come from; NULL: 127.0.0.1. */
+extern const char *peer_from;
+
 /* ---- a consumer ---- */
 
 /* Layers (regions) that reads ask for. */

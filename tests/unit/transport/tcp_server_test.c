@@ -248,6 +248,83 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
   }
 }
 
+/* One that has been accepted. */
+static int accepted_stranger(void)
+{
+  uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
+  int fd = stranger();
+  (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
+  return fd;
+}
+
+SCENE_TEST(strangers_of_one_host_keep_no_other_out)
+{
+  enum { CROWD = 20 };
+  int crowd[CROWD];
+  scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
+  peer_from = "127.0.0.2";
+  int other = accepted_stranger();
+  peer_from = NULL;
+  for (size_t i = 0; i < CROWD; i++) {
+    crowd[i] = accepted_stranger();
+  }
+  peer_expect_closed(crowd[CROWD - 3]);
+  peer_expect_silence(other, 20);
+  peer_expect_silence(crowd[CROWD - 2], 20);
+  peer_expect_silence(crowd[CROWD - 1], 20);
+  for (size_t i = 0; i < CROWD; i++) {
+    (void)close(crowd[i]);
+  }
+  (void)close(other);
+}
+
+/* In TLS a handshake has several turns: who has begun it does not make room for those who say nothing. */
+TEST(silent_strangers_do_not_keep_out_who_speaks)
+{
+  enum { CROWD = 20 };
+  static const uint8_t beginning[] = {22, 3, 1, 63, 255, 1}; /* of a record that is never whole */
+  int crowd[CROWD];
+  kvf_tls_context *tls = tls_with("a key of sixteen");
+  scene_open_tls(8, 5000, tls);
+  int speaker = stranger();
+  peer_send(speaker, beginning, sizeof(beginning));
+  peer_expect_silence(speaker, 200); /* it has been heard by now */
+  for (size_t i = 0; i < CROWD; i++) {
+    crowd[i] = stranger();
+  }
+  for (size_t i = 0; i < CROWD - 2; i++) {
+    peer_expect_closed(crowd[i]);
+  }
+  peer_expect_silence(speaker, 20);
+  peer_expect_silence(crowd[CROWD - 1], 20);
+  for (size_t i = 0; i < CROWD; i++) {
+    (void)close(crowd[i]);
+  }
+  (void)close(speaker);
+  (void)scene_close(NULL);
+  kvf_tls_context_free(tls);
+}
+
+/* Likewise among those that have proved the key. */
+SCENE_TEST(the_host_with_most_consumers_makes_room)
+{
+  int fds[4];
+  scene_open(3, 5000);
+  peer_from = "127.0.0.2";
+  fds[0] = peer_connect_proved(&s.spec);
+  peer_from = NULL;
+  for (size_t i = 1; i < 4; i++) {
+    fds[i] = peer_connect_proved(&s.spec);
+  }
+  peer_expect_closed(fds[1]);
+  expect_served(fds[0]);
+  expect_served(fds[2]);
+  expect_served(fds[3]);
+  for (size_t i = 0; i < 4; i++) {
+    (void)close(fds[i]);
+  }
+}
+
 SCENE_TEST(the_longest_idle_consumer_makes_room)
 {
   scene_open(3, 5000);

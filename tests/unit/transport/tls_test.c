@@ -128,6 +128,29 @@ ONE_KEY_TEST(both_sides_have_the_key)
   }
 }
 
+/* A server looks without taking anything, and begins its session with the client's first byte. */
+ONE_KEY_TEST(a_server_waits_for_a_word)
+{
+  char byte;
+  assert_int_equal(receive_some(s.ends[SERVER], &byte, 1), -1);
+  assert_int_equal(errno, EAGAIN);
+  assert_int_equal(send_some(s.ends[SERVER], "world", 5), -1);
+  assert_int_equal(errno, EAGAIN);
+  assert_false(kvf_tls_has_heard(s.ends[SERVER]));
+  assert_int_equal(kvf_tls_buffered_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(kvf_tls_unsent_bytes(s.ends[SERVER]), 0);
+  assert_int_equal(greet(), 0);
+  assert_true(kvf_tls_has_heard(s.ends[SERVER]));
+}
+
+ONE_KEY_TEST(a_server_hears_that_a_silent_client_has_gone)
+{
+  char byte;
+  (void)shutdown(s.fds[CLIENT], SHUT_RDWR);
+  assert_int_equal(receive_some(s.ends[SERVER], &byte, 1), 0);
+  assert_false(kvf_tls_has_heard(s.ends[SERVER]));
+}
+
 ONE_KEY_TEST(a_server_takes_either_key_of_a_change)
 {
   const kvf_key both[2] = {two, one};

@@ -101,6 +101,25 @@ TEST(test_kinds)
   }
 }
 
+TEST(test_hosts)
+{
+  static const struct {
+    const char *one;
+    const char *other;
+    bool same;
+  } rows[] = {{"10.0.0.1:7", "10.0.0.1:8", true},        {"10.0.0.1:7", "10.0.0.2:7", false},
+              {"127.0.0.1", "::ffff:127.0.0.1", true},   {"[fd00::1]:7", "[fd00::ffff:2:3:4]:8", true},
+              {"fd00:0:0:1::1", "fd00:0:0:2::1", false}, {"0.0.0.0", "::", false}};
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    kvf_address one;
+    kvf_address other;
+    assert_int_equal(kvf_address_parse(rows[i].one, 1, &one), KVF_OK);
+    assert_int_equal(kvf_address_parse(rows[i].other, 1, &other), KVF_OK);
+    const kvf_host hosts[] = {kvf_address_host(&one), kvf_address_host(&other)};
+    assert_int_equal(memcmp(&hosts[0], &hosts[1], sizeof(hosts[0])) == 0, rows[i].same);
+  }
+}
+
 static kvf_rank_record some_record(void)
 {
   kvf_rank_record record = {
