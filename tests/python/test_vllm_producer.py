@@ -100,6 +100,29 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     assert not producer.busy
 
 
+
+def test_an_engine_that_is_woken_steps_only_for_what_there_is_to_say() -> None:
+    """Leases alone are no reason, but where the engine ends: it stays until they are over."""
+    _, producer = make()
+    producer.is_woken = True
+    a, lease_id = published(producer)
+    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
+    assert producer.finish(a) is not None
+    assert producer.has_leases and not producer.busy
+    producer.has_news = True
+    assert producer.busy
+    orders = Orders()
+    producer.fill(orders)
+    assert not producer.busy
+    producer.drains = True
+    assert producer.busy
+    producer.drains = False
+    producer.give_up("a")
+    assert producer.busy  # the ranks are to be told
+    producer.fill(orders)
+    assert not producer.busy and producer.live([lease_id]) == [lease_id]
+
+
 def test_options_go_with_the_ticket() -> None:
     """The decode engine reads them; a router knows only what comes back from the prefill engine."""
     _, producer = make()

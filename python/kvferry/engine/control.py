@@ -38,7 +38,7 @@ class Control:
         self._poll()
         self._producer.fill(orders)
         self._consumer.fill(orders)
-        orders.answer = self.busy
+        orders.answer = self._producer.has_leases or self._consumer.busy
 
     def take(self, news: Iterable[News]) -> None:
         for one in news:

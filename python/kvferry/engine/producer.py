@@ -59,6 +59,8 @@ class Producer:
         self._refused = False  # a lease, for want of room, since the last step
         self.paused = False  # the engine waits for work to end: no new leases
         self.drains = False  # the engine ends, and takes no more requests
+        self.is_woken = False  # the engine steps, be it idle, when a rank has something to say
+        self.has_news = False  # some rank has, since the last step
 
     # ---- what an engine's adapter does ----
 
@@ -73,8 +75,14 @@ class Producer:
     # ---- what the engine's scheduler says ----
 
     @property
-    def busy(self) -> bool:
+    def has_leases(self) -> bool:
         return bool(self._leases)
+
+    @property
+    def busy(self) -> bool:
+        if self.drains or not self.is_woken:
+            return self.has_leases
+        return bool(self._end or self._finished or self.has_news)
 
     def waits_for_lease(self, key: str, blocks: Callable[[], int | None]) -> bool:
         """Whether a request is not to be computed yet, since leases leave no room for its own of so many blocks (None: it
@@ -112,6 +120,7 @@ class Producer:
         if not self._short:
             self._short_since = None
         self._short = self._refused = False
+        self.has_news = False
         orders.end, self._end = self._end, []
         for publication, content in self._finished:
             self._order(orders, publication, content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
@@ -10,6 +11,7 @@ from kvferry import _kvferry
 from .log import limited
 from .messages import LORA_CHANGED, Ending, News, Orders
 from .metrics import Counters, Data, Meter
+from .wakeup import Teller
 
 if TYPE_CHECKING:
     from kvferry import Node, Point
@@ -26,6 +28,7 @@ class Worker:
         self._meter = Meter(node, f"rank {rank}", self._counters)
         self._news = News(rank)
         self._loading: set[int] = set()
+        self._teller: Teller | None = None
 
     # ---- an engine's adapter may override ----
 
@@ -142,5 +145,15 @@ class Worker:
     def stats(self) -> Data | None:
         return self._meter.read()
 
+    def tell(self, address: bytes) -> bool:
+        """From now on the listener there hears when this rank has something to say. False: nobody can be told."""
+        if self._teller is None:
+            with suppress(OSError):
+                self._teller = Teller(self._node, address)
+        return self._teller is not None
+
     def close(self) -> None:
+        if self._teller is not None:
+            self._teller.close()
+            self._teller = None
         self._node.close()

@@ -53,7 +53,7 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         self._side: Scheduler | Worker
         if role == KVConnectorRole.SCHEDULER:
             seam.say_start(features_off)
-            self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), len(features_off))
+            self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), features_off)
         else:
             self._side = self._worker = Worker(vllm_config, kv_cache_config, features_off)
 

@@ -78,6 +78,7 @@ def _order(name: str, why: str, says: str, needs: str = "", is_guard: bool = Tru
 
 
 ENDS = "leases and loads end before"
+WOKEN = "an idle engine steps only when one of its leases has ended"
 LOADS_FIRST = "on GPUs, loads start before a step's forward and not behind it"
 CONTRACT: tuple[Entry, ...] = (
     # ---- between steps: what ends leases and loads ----
@@ -96,6 +97,10 @@ CONTRACT: tuple[Entry, ...] = (
     _fields("vllm.v1.engine.core:EngineCore", "an engine's parts", "scheduler", "model_executor", "vllm_config"),
     _call("vllm.v1.engine.core:EngineCoreProc._handle_shutdown",
           "clients of an engine that is shut down take their tickets elsewhere", "self", is_guard=False),
+    _order("vllm.v1.engine.core:EngineCoreProc._handle_client_request", WOKEN, r"EngineCoreRequestType\.WAKEUP:\s+return\b",
+           is_guard=False),
+    _order("vllm.v1.engine.core:EngineCoreProc._process_input_queue", WOKEN, r"while not self\.has_work\(\)(?s:.*)self\.input_queue\.get\(",
+           is_guard=False),
     # ---- vLLM's blocks ----
     _call(MANAGER + ".free", "blocks of an ended request go back once its load is released", "self", "request"),
     _call(MANAGER + ".pop_blocks_for_free", "blocks under a load are kept from reuse", "self", "request"),

@@ -74,6 +74,8 @@ def _join(engine: Any, side: Scheduler) -> None:
                   partial(seam.on_all_workers, engine, on_worker, "stop"),
                   all(seam.on_all_workers(engine, on_worker, "loads_first")),
                   set.intersection(*seam.on_all_workers(engine, updates.own_methods)))
+        if seam.can_be_woken(engine):
+            side.be_woken(partial(seam.wake, engine), lambda address: all(seam.on_all_workers(engine, on_worker, "tell", address)))
 
 
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:

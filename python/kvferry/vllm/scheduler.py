@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,12 @@ from kvferry.engine.boundary import NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
+from kvferry.engine.wakeup import Listener
 
 from . import seam, updates
 from .config import KEEP_WEIGHTS, error_status_of, harmless_rpcs, loaded_weights, open_node, policy_of
 from .consumer import Consumer
+from .contract import WOKEN
 from .engine_core import install
 from .middleware import Failures
 from .producer import Producer
@@ -62,7 +64,7 @@ class Scheduler(Control):
     _consumer: Consumer
 
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, drafts_left_out: int = 0,
-                 features_off: int = 0) -> None:
+                 features_off: Collection[str] = ()) -> None:
         if drafts_left_out:
             logger.warning("kvferry: the KV of %d draft layers is NOT carried: after a load, fewer of their tokens are "
                            "accepted. The answers are the same.", drafts_left_out)
@@ -71,7 +73,10 @@ class Scheduler(Control):
         self._prompts = prompts = Prompts(vllm_config, self._weights)
         super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
                          Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
-                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": features_off})
+                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": len(features_off)})
+        self._can_be_woken = WOKEN not in features_off
+        self._listener: Listener | None = None
+        self._steps = self._steps_told = 0
         self._weights_change = self._update_is_open = False
         self._weights_id = ""
         self._keep_weights = harmless_rpcs(vllm_config)
@@ -103,6 +108,26 @@ class Scheduler(Control):
         self._alone = seam.siblings_of(scheduler.connector) is None
         self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
         self.joined = True
+
+    def be_woken(self, wake: Callable[[], None], tell_ranks: Callable[[bytes], bool]) -> None:
+        """From now on an idle engine need not be stepped while its leases are out. tell_ranks() has each rank say, to this
+        address, when it has news; False: some cannot."""
+        def step() -> None:
+            self._producer.has_news = True
+            wake()
+        if self._can_be_woken:
+            self._listener = Listener(self._needs_step, step)
+            self._listener.start(tell_ranks(self._listener.address))
+            self._producer.is_woken = True
+
+    def _needs_step(self, told: bool) -> bool:
+        """While leases are out; and once more when there has been no step for a while, since gauges are as old as it."""
+        if self._producer.has_leases:
+            return True
+        if told or self._steps == self._steps_told:
+            return False
+        self._steps_told = self._steps + 1
+        return True
 
     # ---- one request ----
 
@@ -158,6 +183,7 @@ class Scheduler(Control):
     def orders(self, scheduler_output: SchedulerOutput) -> Orders:
         """The step's orders to the workers."""
         orders = Orders()
+        self._steps += 1
         self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
         self._producer.follow(orders, scheduler_output)
         self.fill(orders)
@@ -223,6 +249,11 @@ class Scheduler(Control):
         self._producer.stop()
         self._consumer.stop(are_released)
         seam.receive(self._scheduler, self._take_given_back())
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        super().close()
 
     # ---- between steps: engine_core.py ----
 

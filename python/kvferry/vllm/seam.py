@@ -107,6 +107,17 @@ def on_all_workers(engine: Any, call: Callable[..., Any], *args: Any) -> list[An
     return answers
 
 
+def can_be_woken(engine: Any) -> bool:
+    """It has a process, and a loop, of its own."""
+    return hasattr(engine, "input_queue")
+
+
+def wake(engine: Any) -> None:
+    """From any thread: it steps, if somebody says that it has work."""
+    from vllm.v1.engine import EngineCoreRequestType
+    engine.input_queue.put_nowait((EngineCoreRequestType.WAKEUP, None))
+
+
 def is_shutting_down(engine: Any) -> bool:
     return bool(engine.shutdown_state.name != "RUNNING")
 

@@ -1,0 +1,93 @@
+"""Steps of an engine that is idle: a rank whose lease has ended says so in a step, and has nobody who asks it for one.
+
+A `Teller` in the process of each rank sends an empty message whenever its node has an event; the `Listener` in the process of
+the engine's scheduler wakes the engine. The socket's name is in Linux's abstract namespace: nothing is left in a folder.
+Whoever sends to it causes a step at most, and no more than one in PAUSE_S.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from kvferry import Node
+
+TICK_S = 1.0
+"""No step of an idle engine is longer ago while leases are out: what it measures of itself is as new, and a lost message
+costs no more."""
+POLL_S = 0.04
+"""The same where a rank cannot send messages: it is on another host."""
+PAUSE_S = 0.002
+
+
+class Listener:
+    def __init__(self, is_needed: Callable[[bool], bool], wake: Callable[[], None]) -> None:
+        """Both are called in a thread of its own, the first with whether a rank has told, or only time has passed."""
+        self._is_needed = is_needed
+        self._wake = wake
+        self._closed = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.bind("")  # the kernel chooses a name
+        self.address: bytes = self._socket.getsockname()
+        self._thread = threading.Thread(target=self._run, name="kvferry-wakeup", daemon=True)
+
+    def start(self, all_tell: bool) -> None:
+        self._socket.settimeout(TICK_S if all_tell else POLL_S)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                told = bool(self._socket.recv(1))
+            except TimeoutError:
+                told = False
+            if not self._closed and self._is_needed(told):
+                self._wake()
+                time.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._thread.is_alive():
+            self._socket.sendto(b"\0", self.address)  # before its descriptor is another file's
+            self._thread.join()
+        self._socket.close()
+
+
+class Teller:
+    def __init__(self, node: Node, address: bytes) -> None:
+        """OSError: nobody listens there, as far as this host knows."""
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._epoll = select.epoll()
+        try:
+            self._socket.connect(address)
+        except OSError:
+            self._close()
+            raise
+        self._epoll.register(node.fileno(), select.EPOLLIN | select.EPOLLET)  # the node's events are for a step to take
+        self._epoll.register(self._stop, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="kvferry-wakeup", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while all(fd != self._stop for fd, _ in self._epoll.poll()):
+            try:
+                self._socket.send(b"\0")
+            except BlockingIOError:
+                pass  # so many wait to be read that this one is not missed
+            except OSError:
+                return  # the scheduler side has gone
+
+    def close(self) -> None:
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        self._epoll.close()
+        self._socket.close()
+        os.close(self._stop)
