@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice, permutations
 from pathlib import Path
 from typing import Any
 
@@ -202,14 +203,15 @@ def lease_unknown(world: World) -> tuple[Sides, Params]:
 
 
 def lease_crowded(world: World) -> tuple[Sides, Params]:
-    """All others of the lease's consumers are requests of the same engine."""
+    """All others of the lease's consumers are requests of the same engine: what they name besides is not the same."""
     params = world.prefill(**PATIENT)
+    others = [world.producer.prefill()["kvferry_ticket"] for _ in range(8)]
     consumer = world.engine()
     consumer.has_places = False
     prompt = consumer.scheduler._prompts.of(request("another", TOKENS))
     assert isinstance(prompt, bytes)
-    for _ in range(CONSUMERS_MAX):
-        consumer.scheduler._node.request_open(params["kvferry_ticket"], prompt, 0, {}, 0)
+    for besides in islice(permutations(others, 3), CONSUMERS_MAX):
+        consumer.scheduler._node.request_open(",".join([params["kvferry_ticket"], *besides]), prompt, 0, {}, 0)
     return consumer, params
 
 

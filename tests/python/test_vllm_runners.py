@@ -246,6 +246,7 @@ def prompt(name: str = "a", **fields: Any) -> Any:
 
 
 P, D = {"do_remote_decode": True}, {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
+ANOTHER_D = D | {"kvferry_ticket": "another ticket"}
 PUBLISH, LOAD = ("lease_publish", 1, POINT), ("load_start", 1, POINT)
 RUNNERS = pytest.mark.parametrize("runner", [first_runner, second_runner])
 GRAPHS = pytest.mark.parametrize("graphs", [CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL])
@@ -280,7 +281,7 @@ def test_loads_start_after_memory_work_and_before_the_model(monkeypatch: pytest.
     draft = ["draft"] if drafts else []
     seen = among(engine.run(prompt("p"), prompt("q")), "memory", "forward", "draft", "load_start", "lease_publish")
     assert seen == ["memory", LOAD, "forward", *draft, PUBLISH, "memory", "forward", *draft, PUBLISH]
-    engine.add(D, "e")
+    engine.add(ANOTHER_D, "e")
     seen = among(engine.run(step({"p": 1}), step()), "memory", "forward", "draft", "load_start")
     assert seen == ["memory", LOAD, "forward", *draft, "memory"]
 

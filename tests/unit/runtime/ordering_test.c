@@ -81,6 +81,17 @@ static void expect_nothing(void)
   assert_true(is_untouched());
 }
 
+/* Nothing happens but that it asks again, which may take its time where the machine has other work. */
+static void expect_it_asks_again(void)
+{
+  unsigned tries = 0;
+  do {
+    expect_nothing();
+  } while ((pair_stat(&p.consumer, "load_retries", "") == 0 || atomic_load(&event.asked) < 2) && tries++ < 100);
+  assert_true(pair_stat(&p.consumer, "load_retries", "") > 0);
+  assert_true(atomic_load(&event.asked) > 1);
+}
+
 /* ---- publications ---- */
 
 static void publish_waits(const char *transport, const char *checksum)
@@ -92,9 +103,7 @@ static void publish_waits(const char *transport, const char *checksum)
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   set_untouched();
   assert_int_equal(pair_load(&p.consumer, &ticket, 900, FIRST), KVF_OK);
-  expect_nothing(); /* and it goes on asking */
-  assert_true(pair_stat(&p.consumer, "load_retries", "") > 0);
-  assert_true(atomic_load(&event.asked) > 1);
+  expect_it_asks_again();
   for (uint32_t i = 0; i < BLOCKS; i++) {
     pair_fill(&p.producer, ticket.blocks[i], 2, i); /* what the device has done by then */
   }
@@ -156,6 +165,9 @@ static void load_waits(const char *transport)
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  for (unsigned tries = 0; tries < 100 && !pair_logged(&p.consumer, "loads go over", transport); tries++) {
+    expect_nothing();
+  }
   expect_nothing();
   assert_true(pair_logged(&p.consumer, "loads go over", transport)); /* the way is there already */
   atomic_store(&event.complete, true);
