@@ -337,9 +337,16 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
 
 /* ---- consumers ---- */
 
-static uint32_t places(const kvf_lease_entry *entry)
+static uint32_t room_of(const kvf_lease_entry *entry)
 {
-  return KVF_LEASE_CONSUMERS_IN_SLOT + (entry->more != NULL ? entry->more->room : 0);
+  return entry->more != NULL ? entry->more->room : 0;
+}
+
+static uint32_t places(const kvf_lease_table *table, const kvf_lease_entry *entry)
+{
+  const uint32_t in_slot =
+      table->consumers_max < KVF_LEASE_CONSUMERS_IN_SLOT ? table->consumers_max : KVF_LEASE_CONSUMERS_IN_SLOT;
+  return in_slot + room_of(entry);
 }
 
 static uint8_t *state_at(kvf_lease_entry *entry, uint32_t i)
@@ -355,26 +362,26 @@ static kvf_consumer_key *key_at(kvf_lease_entry *entry, uint32_t i)
 }
 
 /* places() if there is none. */
-static uint32_t first_in_state(kvf_lease_entry *entry, uint8_t state)
+static uint32_t first_in_state(const kvf_lease_table *table, kvf_lease_entry *entry, uint8_t state)
 {
   uint32_t i = 0;
-  while (i < places(entry) && *state_at(entry, i) != state) {
+  while (i < places(table, entry) && *state_at(entry, i) != state) {
     i++;
   }
   return i;
 }
 
-static bool any_in_state(kvf_lease_entry *entry, uint8_t state)
+static bool any_in_state(const kvf_lease_table *table, kvf_lease_entry *entry, uint8_t state)
 {
-  return first_in_state(entry, state) < places(entry);
+  return first_in_state(table, entry, state) < places(table, entry);
 }
 
 /* Twice as many places, as far as the limits go. False: there are no more. */
 static bool add_places(kvf_lease_table *table, kvf_lease_entry *entry)
 {
-  const uint32_t room = places(entry) - KVF_LEASE_CONSUMERS_IN_SLOT;
-  uint32_t more = places(entry);
-  more = more < table->consumers_max - places(entry) ? more : table->consumers_max - places(entry);
+  const uint32_t room = room_of(entry);
+  uint32_t more = places(table, entry);
+  more = more < table->consumers_max - places(table, entry) ? more : table->consumers_max - places(table, entry);
   more = more < table->stored_max - table->stored ? more : table->stored_max - table->stored;
   if (more == 0) {
     return false;
@@ -394,12 +401,12 @@ static bool add_places(kvf_lease_table *table, kvf_lease_entry *entry)
 static uint32_t find_place(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   static const uint8_t finished[] = {KVF_FINISH_DETACHED, KVF_FINISH_ABORTED, KVF_FINISH_COMPLETED};
-  uint32_t i = first_in_state(entry, CONSUMER_NONE);
-  if (i < places(entry) || add_places(table, entry)) {
+  uint32_t i = first_in_state(table, entry, CONSUMER_NONE);
+  if (i < places(table, entry) || add_places(table, entry)) {
     return i;
   }
-  for (unsigned k = 0; i == places(entry) && k < sizeof(finished); k++) {
-    i = first_in_state(entry, finished[k]);
+  for (unsigned k = 0; i == places(table, entry) && k < sizeof(finished); k++) {
+    i = first_in_state(table, entry, finished[k]);
   }
   return i;
 }
@@ -407,7 +414,7 @@ static uint32_t find_place(kvf_lease_table *table, kvf_lease_entry *entry)
 /* The consumer's state; it is attached if it was not known. NULL: there is no room for it. */
 static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, const kvf_consumer_key *key)
 {
-  for (uint32_t i = 0; i < places(entry); i++) {
+  for (uint32_t i = 0; i < places(table, entry); i++) {
     const kvf_consumer_key *known = key_at(entry, i);
     if (*state_at(entry, i) != CONSUMER_NONE && known->request_id == key->request_id &&
         memcmp(&known->incarnation, &key->incarnation, sizeof(key->incarnation)) == 0) {
@@ -415,7 +422,7 @@ static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, c
     }
   }
   const uint32_t place = find_place(table, entry);
-  if (place == places(entry)) {
+  if (place == places(table, entry)) {
     return NULL;
   }
   *key_at(entry, place) = *key;
@@ -484,7 +491,8 @@ static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, ui
       entry->linger_until_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_linger_ms));
     }
   }
-  if (any_in_state(entry, CONSUMER_ATTACHED) || (!entry->any_completed && !any_in_state(entry, KVF_FINISH_ABORTED))) {
+  if (any_in_state(table, entry, CONSUMER_ATTACHED) ||
+      (!entry->any_completed && !any_in_state(table, entry, KVF_FINISH_ABORTED))) {
     return state;
   }
   if (entry->any_completed && now_ns < entry->linger_until_ns) {

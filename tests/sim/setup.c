@@ -125,7 +125,7 @@ static void choose_options(sim_world *world)
     config->loads_max = 1 + sim_choose(tape, 4);
     config->connections_max = 16 + sim_choose(tape, 16);
     config->lease_pool_share_percent = 100 - 10 * sim_choose(tape, 6);
-    world->consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT + sim_choose(tape, 2);
+    world->consumers_max = 1 + sim_choose(tape, 3);
   }
   uint32_t transport = sim_choose(tape, 4);
   (void)snprintf(config->transports, sizeof(config->transports), "%s", transports[transport]);
