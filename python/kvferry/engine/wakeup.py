@@ -17,25 +17,26 @@ from collections.abc import Callable
 from kvferry import Node
 
 TICK_S = 1.0
-"""No step of an idle engine is longer ago while leases are out: what it measures of itself is as new, and a lost message
-costs no more."""
+"""How often the listener asks by itself whether a step is needed."""
 POLL_S = 0.04
-"""The same where a rank cannot send messages: it is on another host."""
+"""How often it steps the engine where a rank cannot send messages: it is on another host."""
 PAUSE_S = 0.002
 
 
 class Listener:
     def __init__(self, is_needed: Callable[[bool], bool], wake: Callable[[], None]) -> None:
-        """Both are called in a thread of its own, the first with whether a rank has told, or only time has passed."""
+        """Both are called in a thread of its own, the first with whether a rank has told, or might have if it could."""
         self._is_needed = is_needed
         self._wake = wake
         self._closed = False
+        self._all_tell = True
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.bind("")  # the kernel chooses a name
         self.address: bytes = self._socket.getsockname()
         self._thread = threading.Thread(target=self._run, name="kvferry-wakeup", daemon=True)
 
     def start(self, all_tell: bool) -> None:
+        self._all_tell = all_tell
         self._socket.settimeout(TICK_S if all_tell else POLL_S)
         self._thread.start()
 
@@ -44,7 +45,7 @@ class Listener:
             try:
                 told = bool(self._socket.recv(1))
             except TimeoutError:
-                told = False
+                told = not self._all_tell
             if not self._closed and self._is_needed(told):
                 self._wake()
                 time.sleep(PAUSE_S)

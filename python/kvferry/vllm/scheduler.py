@@ -121,10 +121,11 @@ class Scheduler(Control):
             self._producer.is_woken = True
 
     def _needs_step(self, told: bool) -> bool:
-        """While leases are out; and once more when there has been no step for a while, since gauges are as old as it."""
-        if self._producer.has_leases:
-            return True
-        if told or self._steps == self._steps_told:
+        """If a rank has news of a lease; and once more after the last step, since gauges are as old as it. More often would
+        cost: after a step vLLM's workers spin for seconds."""
+        if told:
+            return self._producer.has_leases
+        if self._steps == self._steps_told:
             return False
         self._steps_told = self._steps + 1
         return True
