@@ -41,8 +41,11 @@ static int connect_to(const target *at)
       .sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_port = htons(at->port)};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-  (void)bind(fd, (const struct sockaddr *)&from, sizeof(from));
-  (void)connect(fd, (const struct sockaddr *)&to, sizeof(to));
+  if (bind(fd, (const struct sockaddr *)&from, sizeof(from)) != 0 ||
+      (connect(fd, (const struct sockaddr *)&to, sizeof(to)) != 0 && errno != EINPROGRESS)) {
+    (void)close(fd); /* of so many one more or less */
+    return -1;
+  }
   return fd;
 }
 
@@ -165,7 +168,7 @@ static unsigned load_freshly(uint64_t within_ms)
 static void expect_room(uint32_t from, bool at_data_port)
 {
   begin_flood(from, at_data_port ? data_port() : world_control_port(&producer));
-  const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(2 * AT_ONCE_MS);
+  const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(UINT64_C(2) * AT_ONCE_MS);
   end_flood();
   const unsigned wanted = from == elsewhere ? CONSUMERS : CONSUMERS - 1;
   assert_true(good >= wanted);
