@@ -104,7 +104,7 @@ typedef struct kvf_config {
   uint32_t device_gather_blocks;
   uint32_t device_gather_threads;
 
-  /* Producer, too: what the structure did not have from the beginning is at its end. */
+  /* Producer. The structure grows at its end. */
   uint32_t lease_linger_ms;
 } kvf_config;
 

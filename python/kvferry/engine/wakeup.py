@@ -25,7 +25,7 @@ PAUSE_S = 0.002
 
 class Listener:
     def __init__(self, is_needed: Callable[[bool], bool], wake: Callable[[], None]) -> None:
-        """Both are called in a thread of its own, the first with whether a rank has told, or might have if it could."""
+        """Both are called in a thread of its own. The first gets True if a rank has sent a message, or could not have sent one."""
         self._is_needed = is_needed
         self._wake = wake
         self._closed = False
@@ -78,10 +78,10 @@ class Teller:
         while all(fd != self._stop for fd, _ in self._epoll.poll()):
             try:
                 self._socket.send(b"\0")
-            except BlockingIOError:
-                pass  # so many wait to be read that this one is not missed
-            except OSError:
+            except ConnectionRefusedError:
                 return  # the scheduler side has gone
+            except OSError:
+                pass  # many messages wait to be read, or the system is short of memory: the next event is told
 
     def close(self) -> None:
         os.eventfd_write(self._stop, 1)
