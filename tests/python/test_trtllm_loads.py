@@ -442,6 +442,33 @@ def test_a_lease_that_ends_before_the_load(world: World, manager: str, loop: str
     world.all_is_back(p if revoked == (0, 1) else None, d)
 
 
+@REWIND
+def test_a_lease_that_is_lost_between_its_offer_and_the_blocks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine keeps the request waiting all the same."""
+    p, d = world.prefill(ranks=2), world.decode(ranks=2)
+    tokens = prompt(1, 30)
+    world.hand_over(p, tokens)
+    ticket = world.ticket(tokens)
+    for worker in p.workers:
+        worker._side.node.lease_end(leases(p))
+    consumer = d.scheduler._consumer
+    place, tell, said = d.scheduler.update_state_after_alloc, consumer.on_event, []
+
+    def place_late(request: Any, block_ids: Any) -> None:
+        until(lambda: said, "the verdict")
+        for event in said:
+            tell(event)
+        assert not consumer._arrivals
+        place(request, block_ids)
+
+    monkeypatch.setattr(consumer, "on_event", said.append)
+    monkeypatch.setattr(d.scheduler, "update_state_after_alloc", place_late)
+    world.deposit(ticket)
+    assert answer(world, d, tokens) == 0
+    monkeypatch.setattr(consumer, "on_event", tell)
+    world.all_is_back(p, d)
+
+
 @pytest.mark.parametrize("local", [0, 8])
 def test_what_is_good_of_a_load_is_kept(world: World, local: int) -> None:
     """Its lease ends after the first chunk, of two blocks; some of the prompt the engine may have by itself."""

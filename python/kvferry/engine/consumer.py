@@ -256,8 +256,6 @@ class Consumer:
 
     def begin(self, arrival: Arrival, tokens: int, destination: tuple[bytes, ...]) -> None:
         """The engine waits for so many tokens in these blocks."""
-        timeout_ms = max(1, arrival.load_timeout_ms - int(arrival.waited_s * 1000))
-        load = Load(arrival.id, arrival.ticket, arrival.prompt, timeout_ms, sum(arrival.counts), destination)
         self._node.request_begin([arrival.id])
         same = self._same_ticket[arrival.attachment]
         if not same.is_loaded and same.first is None and self.finds_cached(arrival.request, tokens):
@@ -265,7 +263,11 @@ class Consumer:
         arrival.phase, arrival.admitted = Phase.LOADING, True
         self._in_flight.add(arrival.id, tokens)
         self._unreleased.add(arrival.id)
-        self._load.append(load)
+        self.order_load(arrival, destination)
+
+    def order_load(self, arrival: Arrival, destination: tuple[bytes, ...]) -> None:
+        timeout_ms = max(1, arrival.load_timeout_ms - int(arrival.waited_s * 1000))
+        self._load.append(Load(arrival.id, arrival.ticket, arrival.prompt, timeout_ms, sum(arrival.counts), destination))
         if arrival.content is not None:
             self._load_adapters[arrival.id] = arrival.content
 

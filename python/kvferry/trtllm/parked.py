@@ -116,7 +116,10 @@ class Parking(Offers):
         there = min(offer.tokens // self._block_tokens, *(len(group) for group in blocks))
         positions = arrival.counts[0]
         destination = pack_blocks([group[:there] for group in blocks], NO_BLOCK, [positions] * len(blocks), [first] * len(blocks))
-        self.begin(arrival, offer.tokens - offer.local, destination)
+        if arrival.key in self._arrivals:
+            self.begin(arrival, offer.tokens - offer.local, destination)
+        else:  # its lease has been lost since: the engine waits all the same, until every rank has found that out
+            self.order_load(arrival, destination)
         self._load_of[request.request_id] = arrival.id
         self._parked.append(Parked(request.request_id, arrival.id, offer.local, positions * self._block_tokens,
                                    request.prompt_len, destination))
