@@ -222,6 +222,21 @@ static void write_destination(uint8_t value)
   }
 }
 
+/* A load that waits for nothing comes before what D's engine writes, which is seen once that is done. A real device is
+ * as late as it is. */
+static void hold_engine(bool still)
+{
+  if (now.breach != LOADS_EARLY) {
+    return;
+  }
+  if (driver->is_linked) {
+    fake_cuda_stall(pair_point(&p.consumer)->handle, still);
+  }
+  if (!still) {
+    pair_finish(&p.consumer);
+  }
+}
+
 static bool is_expected(trouble what, kvf_status refused)
 {
   switch (what) {
@@ -286,6 +301,7 @@ static void run_round(uint64_t seed)
   if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
     write_destination(0);              /* as engines zero new blocks */
   }
+  hold_engine(true);
   const kvf_ordering_point *after = now.breach == LOADS_EARLY ? NULL : pair_point(&p.consumer);
   r.copies_before = copies_count();
   const uint64_t begin_ns = kvf_clock_now();
@@ -298,6 +314,7 @@ static void run_round(uint64_t seed)
   if (r.trouble == UNDISTURBED) {
     usual_us[r.is_live] = 1 + (kvf_clock_now() - begin_ns) / 1000;
   }
+  hold_engine(false);
   judge(&r);
   end_round(&r);
 }
