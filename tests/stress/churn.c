@@ -557,7 +557,7 @@ static void wait_for_requests(void)
 }
 
 /* Loads so many, and waits until nothing is open. */
-static void load(uint64_t loads)
+static void load(uint64_t loads, bool keys_change)
 {
   const stress_sites all = {churn.consumers, CONSUMERS};
   stress_threads engines = {.count = 0};
@@ -574,7 +574,7 @@ static void load(uint64_t loads)
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     stress_begin(&others, produce, &churn.producers[i]);
   }
-  if (churn.order.tls) {
+  if (keys_change) {
     stress_begin(&engines, rotate, NULL);
   }
   while (atomic_load(&churn.loads) < loads && !atomic_load(&stress_stop)) {
@@ -636,13 +636,13 @@ bool stress_churn(const stress_churn_order *order)
   if (!open_all()) {
     return false;
   }
-  load(WARM_UP_LOADS);
+  load(WARM_UP_LOADS, false); /* a node's heap depends on its keys, and on which threads have shaken hands */
   stress_residue before = stress_measure();
   const uint64_t known = sum_of_stat("peers_known");
   const uint64_t begin_ms = stress_now_ms();
   forget_warm_up();
   if (atomic_load(&stress_wrong) == 0) {
-    load(order->loads);
+    load(order->loads, order->tls);
     tell(stress_now_ms() - begin_ms);
     /* A node remembers the processes that it has met, up to KVF_PEERS_MAX; sizes of allocations are up to a quarter
      * apart (the sanitizers'). */
