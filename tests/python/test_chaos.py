@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tools" / "dev"))
 from chaos import mixes, plan, report  # noqa: E402
 from chaos.clients import Outcome, Request, judge, make_questions  # noqa: E402
 from chaos.cluster import Cluster  # noqa: E402
-from chaos.handed import Handed  # noqa: E402
+from chaos.handed import Ask, Handed  # noqa: E402
 from chaos.injector import CALLS, FILE_BYTES, KINDS, VERSION  # noqa: E402
 from chaos.plan import Episode  # noqa: E402
 from chaos.report import Run, recovery_s  # noqa: E402
@@ -66,16 +66,27 @@ def typed(reason: str) -> dict[str, Any]:
     (answer(web.NO_ANSWER, error="refused", seconds=0.1), Outcome.OTHER),
 ])
 def test_an_answer_is_judged(got: web.Answer, outcome: Outcome) -> None:
-    assert judge(got, [EXPECTED], LIMIT_S)[0] is outcome
+    assert judge(got, [[EXPECTED]], LIMIT_S)[0] is outcome
+
+
+@pytest.mark.parametrize("got, outcome", [
+    ([(5, 6, 7), (8, 9)], Outcome.RIGHT),
+    ([(8, 9), (5, 6, 7)], Outcome.WRONG),
+    ([(5, 6, 7)], Outcome.WRONG),
+    ([(5, 6, 7), (8, 9), (8, 9)], Outcome.WRONG),
+])
+def test_every_choice_is_judged(got: list[tuple[int, ...]], outcome: Outcome) -> None:
+    choices = {"choices": [{"token_ids": list(one)} for one in got]}
+    assert judge(answer(200, choices), [[EXPECTED], [[8, 9]]], LIMIT_S)[0] is outcome
 
 
 def test_an_answer_is_right_with_any_weights_that_it_may_be_of() -> None:
-    assert judge(answer(200, tokens(8, 9)), [EXPECTED, [8, 9]], LIMIT_S)[0] is Outcome.RIGHT
-    assert judge(answer(200, tokens(5, 9)), [EXPECTED, [8, 9]], LIMIT_S)[0] is Outcome.WRONG
+    assert judge(answer(200, tokens(8, 9)), [[EXPECTED, [8, 9]]], LIMIT_S)[0] is Outcome.RIGHT
+    assert judge(answer(200, tokens(5, 9)), [[EXPECTED, [8, 9]]], LIMIT_S)[0] is Outcome.WRONG
 
 
 def test_a_typed_error_is_told_by_its_reason() -> None:
-    assert judge(answer(500, typed("peer_down")), [EXPECTED], LIMIT_S)[1] == "peer_down"
+    assert judge(answer(500, typed("peer_down")), [[EXPECTED]], LIMIT_S)[1] == "peer_down"
 
 
 REQUESTS = [
@@ -94,7 +105,7 @@ def test_everything_is_counted_once() -> None:
     run = a_run(REQUESTS)
     counts = run.counts()
     assert counts["requests"] == len(REQUESTS) == sum(counts[outcome.value] for outcome in Outcome)
-    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 0, 0, 0, 1, 1, 1]
+    assert [counts[outcome.value] for outcome in Outcome] == [3, 2, 0, 0, 0, 0, 1, 1, 1]
     assert run.said(Outcome.TYPED_ERROR) == {"peer_down": 2}
     assert run.said(Outcome.OTHER) == {"refused": 1}
     assert run.retried() == {"502 nobody there": 1}
@@ -205,11 +216,11 @@ def test_a_refusal_is_good_only_while_the_engine_is_paused(tmp_path: Path, monke
     seen: dict[str, Outcome] = {}
 
     def judged(engine: str) -> Outcome:
-        return client._judged(cluster.now_s(), engine, answer(status, {"error": {"message": "paused"}}), question, "").outcome
+        return client._judged(cluster.now_s(), engine, answer(status, {"error": {"message": "paused"}}), Ask((question,)), "").outcome
 
     for name, engine in cluster.by_name.items():
         monkeypatch.setattr(engine, "update_weights", lambda folder, limit_s, name=name: seen.update({name: judged(name)}))
-    cluster.update_weights()
+    cluster.give_weights(extended=False)
     assert seen == dict.fromkeys(cluster.by_name, outcome)
     assert {judged(name) for name in cluster.by_name} == {Outcome.OTHER}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from pd import metrics
 from pd.client import Ticket
+from pd.connector import RAISING
 from pd.engine import Engine, EngineSpec
 
 from shapes import engine
 
-FOLDER = "KVFERRY_TEST_RAISING"
 ERRORS, STOPPED = "kvferry_internal_errors_total", "kvferry_transfers_stopped"
 SEEN_WITHIN_S = 15.0
 
@@ -21,15 +21,12 @@ SEEN_WITHIN_S = 15.0
 def raising(folder: Path, name: str, mutant: str = "", **shape: Any) -> EngineSpec:
     made = engine(name, **shape)
     connector = made.connector.with_mutant(mutant) if mutant else made.connector
-    connector = connector.with_these_tools()
     (folder / name).mkdir(exist_ok=True)
-    connector = replace(connector, config={**connector.config, "kv_connector_module_path": "pd.raising"},
-                        env={**made.connector.env, **connector.env, FOLDER: str(folder / name)})
-    return replace(made, connector=connector)
+    return replace(made, connector=connector.raising_in(folder / name))
 
 
 def folder_of(one: Engine) -> Path:
-    return Path(one.spec.connector.env[FOLDER])
+    return Path(one.spec.connector.env[RAISING])
 
 
 def arm(one: Engine, hook: str, when: str = "before", rank: int = 0) -> None:

@@ -11,7 +11,7 @@ import mix
 import pytest
 from chaos.handed import Habit
 
-SEED = 19
+SEED = 54
 MINUTES = 2.5
 SOME = 20
 UNDER_WAY = "killed and started anew: D"
@@ -42,9 +42,12 @@ def test_half_of_what_can_be_loaded_is(result: dict[str, Any]) -> None:
 def test_all_that_makes_it_hard_was_there(result: dict[str, Any]) -> None:
     """Else none of these tests could fail."""
     titles = {fault["title"] for fault in result["faults"]}
-    assert titles >= {"killed and started anew", "stopped for longer than a lease", "new weights"}
+    assert titles >= {"killed and started anew", "stopped for longer than a lease", "new weights",
+                      "new weights by a worker's extension"}
     assert any(fault["engine"] == "D" and fault["title"] == "killed and started anew" for fault in result["faults"])
     assert result["preemptions"] >= SOME
+    assert result["given_back"] > 0, "no loaded prompt has waited while weights changed"
+    assert any("raises" in call for call in result["injected"])
     assert set(result["habits"]) >= {habit.value for habit in Habit if habit is not Habit.NEVER}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +19,10 @@ from test_updates import ENDED, LIMIT_S, call, folders, gives_tickets, reload, s
 
 pytestmark = pytest.mark.deep
 
-OURS = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))}
-
-
 def extended(name: str) -> EngineSpec:
     made = engine(name, rpcs_that_keep_weights=["count_params"])
-    return replace(made, connector=replace(made.connector, env=made.connector.env | OURS),
-                   args=("--worker-extension-cls", "worker_extension.Extension"))
+    return replace(made, connector=made.connector.with_these_tools(),
+                   args=("--worker-extension-cls", "pd.worker_extension.Extension"))
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
 from pd import client, web
 from pd.client import Prompt
 from pd.prompts import numbered_prompt
 
-from .cluster import UPDATE_LIMIT_S, Cluster
+from .cluster import Cluster, set_weights
 
 PAUSE_S = 0.3
 """Between an answer and the next request of a client."""
@@ -36,6 +35,8 @@ class Outcome(Enum):
     TYPED_ERROR = "typed_errors"
     LEFT = "hung_up"
     """The client did."""
+    REFUSED = "refused"
+    """vLLM has not taken the request, which is not as it should be."""
     CUT_OFF = "cut_off"
     """The plan ended the engine that it was asked of."""
     PAUSED = "paused"
@@ -46,7 +47,8 @@ class Outcome(Enum):
 
     @property
     def good(self) -> bool:
-        return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.CUT_OFF, Outcome.PAUSED)
+        return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.REFUSED, Outcome.CUT_OFF,
+                        Outcome.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def is_beginning(tokens: Sequence[int], right: Collection[Sequence[int]]) -> boo
     return any(list(one[:len(tokens)]) == list(tokens) for one in right)
 
 
-def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) -> tuple[Outcome, str]:
-    """The outcome of one answer, and for those that are not right what was wrong."""
+def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_s: float) -> tuple[Outcome, str]:
+    """The outcome of one answer, and for those that are not right what was wrong. `right`: of each of its choices."""
     if answer.status == web.NO_ANSWER:
         late = answer.seconds >= limit_s - CLOCK_S
         return (Outcome.HUNG, f"no answer in {limit_s:.0f} s") if late else (Outcome.OTHER, answer.error)
@@ -87,9 +89,11 @@ def judge(answer: web.Answer, right: Collection[Sequence[int]], limit_s: float) 
     if answer.status == 200:
         choices = answer.body.get("choices", [])
         tokens = [choice.get("token_ids") for choice in choices]
-        if tokens in [[list(one)] for one in right]:
+        are_all = len(tokens) == len(right)
+        if are_all and all(found in [list(one) for one in of] for found, of in zip(tokens, right)):
             return Outcome.RIGHT, ""
-        if [choice.get("finish_reason") for choice in choices] == [ABORTED] and is_beginning(tokens[0] or [], right):
+        is_aborted = ABORTED in [choice.get("finish_reason") for choice in choices]
+        if are_all and is_aborted and all(is_beginning(found or [], of) for found, of in zip(tokens, right)):
             return Outcome.OTHER, "its engine has aborted it"
         return Outcome.WRONG, f"tokens {tokens}"
     error = answer.body.get("error")
@@ -113,15 +117,17 @@ def make_questions(models: Sequence[str], seed: int) -> list[Question]:
 def learn(cluster: Cluster, questions: list[Question]) -> list[Question]:
     """Fills in what D computes by itself. Returns those whose tokens are clear, whatever else is in D's steps."""
     mix, engine, clear = cluster.mix, cluster.decode, set(range(len(questions)))
-    for version in (*mix.versions[1:], mix.versions[0]):
-        if len(mix.versions) > 1:
-            engine.update_weights(Path(version), UPDATE_LIMIT_S)
+    for version in mix.all_versions:
+        if len(mix.all_versions) > 1:
+            set_weights(engine, version)
         with ThreadPoolExecutor(mix.threads) as pool:
             answers = list(pool.map(lambda question: ask_alone(engine.url, question, mix.answer_tokens), questions))
         for place, (tokens, gap) in enumerate(answers):
             questions[place].right[version] = tokens
             if gap < CLEAR:
                 clear.discard(place)
+    if len(mix.all_versions) > 1:
+        set_weights(engine, mix.versions[0])
     if not clear:
         raise RuntimeError("D answers nothing clearly: there is nothing to compare with")
     return [questions[place] for place in sorted(clear)]

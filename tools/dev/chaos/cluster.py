@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from pd.rig import PROBE
 from pd.stack import START_LIMIT_S, Stack
 
 from .injector import VARIABLE, Control
-from .mixes import Mix
+from .mixes import EXTENDED, Mix
 from .plan import CONSUMER, PRODUCERS
 
 ROUTER_ARGS = ("--prefill-policy", "random")
@@ -26,6 +27,8 @@ IDLE_POKE_S = 3.0
 WARM_UP_LIMIT_S = 60.0
 UPDATE_LIMIT_S = 20.0
 COUNTED = ("kvferry_loaded_blocks_total", "vllm:num_preemptions_total")
+GIVEN_BACK = "given_back"
+"""Beside them: prompts that had been loaded, and waited for a place, when all was to be discarded."""
 HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_released", "kvferry_blocks_quarantined")
 """What has to be 0 when all is quiet, as is the use of the pool."""
 
@@ -37,6 +40,14 @@ class Deed:
     at_s: float
     engine: str
     what: str
+
+
+def set_weights(engine: Engine, version: str) -> None:
+    """One that is written to by an extension has been read before."""
+    if version.endswith(EXTENDED):
+        engine.write_to_weights(version, UPDATE_LIMIT_S)
+    else:
+        engine.update_weights(Path(version), UPDATE_LIMIT_S)
 
 
 def held_by(engine: Engine) -> dict[str, int]:
@@ -54,7 +65,12 @@ class Cluster(Stack):
     """A Stack whose engines are P1, D, P2. Where calls below the library are to fail, with the injector in each."""
 
     def __init__(self, mix: Mix, connector: str, seed: int, library: Path, logs: Path) -> None:
-        specs = mix.engines(connector)
+        self._folder = tempfile.TemporaryDirectory(prefix="pd-")
+        specs = mix.engines(connector, Path(self._folder.name))
+        self.raising = {spec.name: Path(self._folder.name) / spec.name for spec in specs}
+        """Folders of armed hooks."""
+        for folder in self.raising.values():
+            folder.mkdir()
         self.controls = {spec.name: Control(spec.name, seed + place) for place, spec in enumerate(specs) if mix.below}
         super().__init__([self._with_injector(spec, library) for spec in specs], logs, with_router=False)
         self.by_name = {engine.name: engine for engine in self.engines}
@@ -67,6 +83,10 @@ class Cluster(Stack):
         self.now_s: Callable[[], float] = time.monotonic
         self.deeds: list[Deed] = []
         self.serving: set[str] = set(self.by_name)
+        self.stopped: set[str] = set()
+        """Engines whose transfers have stopped, since a hook has raised."""
+        self.unsure: set[str] = set()
+        """Engines of which a hook is about to raise, or whose transfers may have stopped."""
         self.problems: list[str] = []
         self._paused = ""
         """The engine that gets new weights now."""
@@ -87,7 +107,7 @@ class Cluster(Stack):
         self.now_s = lambda: time.monotonic() - start
         return self.now_s
 
-    def _note(self, engine: str, what: str) -> None:
+    def note(self, engine: str, what: str) -> None:
         self.deeds.append(Deed(self.now_s(), engine, what))
 
     def done_to(self, engine: str, since_s: float) -> set[str]:
@@ -100,11 +120,13 @@ class Cluster(Stack):
         if engine.name == CONSUMER:
             self._counted = self.counted()
         self.serving.discard(engine.name)
-        self._note(engine.name, "gone")
+        self.note(engine.name, "gone")
         end()
 
     def bring_up(self, engine: Engine) -> None:
         """In a thread of its own: that takes half a minute, and the first answer nearly as much again."""
+        self.stopped.discard(engine.name)
+        self.unsure.discard(engine.name)
         place = engine.process.argv.index("--model") + 1
         engine.process.argv[place] = self.version
         engine.start()
@@ -118,24 +140,36 @@ class Cluster(Stack):
             return  # who looks after life sees to it
         client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
         if engine.process.running() and engine.process.pid == life:
-            self._note(engine.name, "up")
+            self.note(engine.name, "up")
             self.serving.add(engine.name)
 
-    def update_weights(self) -> None:
-        """The next version, one engine after the other, D last: between them, tickets are of other weights."""
-        old, self.version = self.version, self.mix.versions[self.mix.versions.index(self.version) - 1]
+    def give_weights(self, extended: bool) -> None:
+        """The next version, or this one with what an extension writes to it."""
+        old = self.version
+        if extended:
+            self._set_weights(old, old + EXTENDED)
+        else:
+            self.version = self.mix.versions[self.mix.versions.index(old) - 1]
+            self._set_weights(old, self.version)
+
+    def take_back_weights(self) -> None:
+        """What an extension has written."""
+        self._set_weights(self.version + EXTENDED, self.version)
+
+    def _set_weights(self, old: str, new: str) -> None:
+        """One engine after the other, D last: between them, tickets are of other weights."""
         for name in (*PRODUCERS, CONSUMER):
-            self._note(name, "weights")
+            self.note(name, "weights")
             self._paused = name
             if name == CONSUMER:
-                self.served.append((self.now_s(), {old, self.version}))
+                self.served.append((self.now_s(), {old, new}))
             try:
-                self.by_name[name].update_weights(Path(self.version), UPDATE_LIMIT_S)
+                set_weights(self.by_name[name], new)
             except EngineError as error:
                 self.problems.append(f"weights could not be updated at {self.now_s():.0f} s: {error}")
-            self._note(name, "weights")
+            self.note(name, "weights")
         self._paused = ""
-        self.served.append((self.now_s(), {self.version}))
+        self.served.append((self.now_s(), {new}))
 
     def versions_between(self, begin_s: float, end_s: float) -> set[str]:
         """Weights that D may have answered with."""
@@ -187,9 +221,12 @@ class Cluster(Stack):
             samples = self.decode.samples()
         except (OSError, http.client.HTTPException):
             return self._counted
-        return self._counted + Counter({name: int(metrics.total(samples, name)) for name in COUNTED})
+        found = Counter({name: int(metrics.total(samples, name)) for name in COUNTED})
+        found[GIVEN_BACK] = int(metrics.total(samples, "kvferry_not_loaded_total", reason="discarded"))
+        return self._counted + found
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         for control in self.controls.values():
             control.close()
+        self._folder.cleanup()

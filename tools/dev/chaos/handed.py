@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from pd import client, web
 from pd.client import ASK_FOR_TICKET, Ticket
@@ -35,6 +36,9 @@ class Habit(Enum):
     OTHER_PROMPT = "uses its ticket with another prompt, too"
     LATE = "comes after its lease has run out"
     NEVER = "never comes with its ticket"
+    SEVERAL = "asks for several answers (n) with its ticket"
+    LISTED = "asks for a list of prompts with its ticket"
+    REFUSED = "uses its ticket for what vLLM refuses"
 
 
 class Claim(Enum):
@@ -45,8 +49,15 @@ class Claim(Enum):
     NONE = "D must not load it"
 
 
-SHARES = {Habit.WAITS: 60, Habit.LEAVES: 10, Habit.LEAVES_P: 4, Habit.TWICE: 6, Habit.AGAIN: 6, Habit.OTHER_PROMPT: 6,
-          Habit.LATE: 5, Habit.NEVER: 3}
+SHARES = {Habit.WAITS: 45, Habit.LEAVES: 10, Habit.LEAVES_P: 4, Habit.TWICE: 6, Habit.AGAIN: 6, Habit.OTHER_PROMPT: 6,
+          Habit.LATE: 5, Habit.NEVER: 3, Habit.SEVERAL: 6, Habit.LISTED: 5, Habit.REFUSED: 4}
+N_MAX = 8
+LISTED_MAX = 3
+"""Prompts beside its own."""
+ALL_ALIKE = {"temperature": 1.0, "top_k": 1}
+"""With `n` vLLM wants a temperature."""
+REFUSED = ({"model": "nobody's"}, {"max_tokens": 1 << 20}, {"temperature": -1.0})
+REFUSALS = range(400, 500)
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,23 @@ class Lent:
     ticket: Ticket
     producer: str
     since_s: float
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of an engine: each prompt `n` times."""
+
+    questions: tuple[Question, ...]
+    n: int = 1
+
+    def body(self, max_tokens: int, ticket: Ticket | None) -> dict[str, Any]:
+        first = self.questions[0]
+        prompt = first.prompt if len(self.questions) == 1 else [one.prompt for one in self.questions]
+        several = {"n": self.n, **ALL_ALIKE} if self.n > 1 else {}
+        return {**client.completion_body(prompt, max_tokens, ticket, first.model), **several}
+
+    def right(self, versions: set[str]) -> list[list[list[int]]]:
+        return [[one.right[version] for version in versions] for one in self.questions for _ in range(self.n)]
 
 
 class Handed:
@@ -70,62 +98,83 @@ class Handed:
         habit = rng.choices(list(SHARES), list(SHARES.values()))[0]
         if habit is Habit.LEAVES_P:
             return self._leave(rng.choice(PRODUCERS), question, ASK_FOR_TICKET, habit, rng)
-        asked, lent = self._prefill(rng.choice(PRODUCERS), question)
+        ask = self._ask_for(habit, question, rng)
+        asked, lent = self._prefill(rng.choice(PRODUCERS), ask)
         if lent is None or habit is Habit.NEVER:
             # as a router: what comes without a ticket is D's to compute
-            return asked if habit is Habit.NEVER else asked + self._decode(question, None, Habit.WAITS)
+            return asked if habit is Habit.NEVER else asked + self._decode(ask, None, Habit.WAITS)
+        if habit is Habit.REFUSED:
+            return asked + self._be_refused(ask, lent, rng)
         if habit is Habit.LEAVES:
             return asked + self._leave(CONSUMER, question, lent.ticket, habit, rng)
         if habit is Habit.LATE:
             time.sleep(LEASE_S * rng.uniform(1.0, 2.0))
         second = None
         if habit is Habit.TWICE:
-            second = self._seconds.submit(self._decode, question, lent, habit, Claim.POSSIBLE)
+            second = self._seconds.submit(self._decode, ask, lent, habit, Claim.POSSIBLE)
         elif habit is Habit.OTHER_PROMPT:
-            others = [other for other in self._known if other.prompt != question.prompt]
-            second = self._seconds.submit(self._decode, rng.choice(others), lent, habit, Claim.NONE)
-        asked += self._decode(question, lent, habit, Claim.NONE if habit is Habit.LATE else Claim.DUE)
+            second = self._seconds.submit(self._decode, Ask((rng.choice(self._others(question)),)), lent, habit, Claim.NONE)
+        asked += self._decode(ask, lent, habit, Claim.NONE if habit is Habit.LATE else Claim.DUE)
         if habit is Habit.AGAIN:
-            asked += self._decode(question, lent, habit, Claim.POSSIBLE)
+            asked += self._decode(ask, lent, habit, Claim.POSSIBLE)
         return asked + (second.result() if second else [])
 
-    def _prefill(self, producer: str, question: Question) -> tuple[list[Request], Lent | None]:
+    def _others(self, question: Question) -> list[Question]:
+        return [other for other in self._known if other.prompt != question.prompt]
+
+    def _ask_for(self, habit: Habit, question: Question, rng: random.Random) -> Ask:
+        if habit is Habit.SEVERAL:
+            return Ask((question,), rng.randint(2, N_MAX))
+        if habit is not Habit.LISTED:
+            return Ask((question,))
+        same_model = [other for other in self._others(question) if other.model == question.model]
+        return Ask((question, *rng.sample(same_model, min(len(same_model), rng.randint(1, LISTED_MAX)))))
+
+    def _prefill(self, producer: str, ask: Ask) -> tuple[list[Request], Lent | None]:
         """What there is to say of it if there is no answer."""
         begin_s = self._now_s()
         if producer not in self._cluster.serving:
             return [], None
-        answer = self._post(producer, question, 1, ASK_FOR_TICKET)
+        answer = self._post(producer, ask.body(1, ASK_FOR_TICKET))
         if answer.status == 200:
             ticket = answer.body.get("kv_transfer_params")
             return [], Lent(ticket, producer, begin_s) if ticket else None
-        return [self._judged(begin_s, producer, answer, question, "asks P")], None
+        return [self._judged(begin_s, producer, answer, ask, "asks P")], None
 
-    def _decode(self, question: Question, lent: Lent | None, habit: Habit, claim: Claim = Claim.NONE) -> list[Request]:
+    def _decode(self, ask: Ask, lent: Lent | None, habit: Habit, claim: Claim = Claim.NONE) -> list[Request]:
         begin_s = self._now_s()
         if CONSUMER not in self._cluster.serving:
             return []
-        answer = self._post(CONSUMER, question, self._mix.answer_tokens, lent.ticket if lent else None)
-        return [self._judged(begin_s, CONSUMER, answer, question, habit.value, lent, claim)]
+        answer = self._post(CONSUMER, ask.body(self._mix.answer_tokens, lent.ticket if lent else None))
+        return [self._judged(begin_s, CONSUMER, answer, ask, habit.value, lent, claim)]
 
-    def _post(self, engine: str, question: Question, max_tokens: int, ticket: Ticket | None) -> web.Answer:
-        return web.post_json(self._cluster.by_name[engine].url + "/v1/completions",
-                             client.completion_body(question.prompt, max_tokens, ticket, question.model), self._mix.limit_s)
+    def _be_refused(self, ask: Ask, lent: Lent, rng: random.Random) -> list[Request]:
+        begin_s = self._now_s()
+        if CONSUMER not in self._cluster.serving:
+            return []
+        answer = self._post(CONSUMER, {**ask.body(self._mix.answer_tokens, lent.ticket), **rng.choice(REFUSED)})
+        if answer.status in REFUSALS:
+            return [Request(begin_s, self._now_s(), Outcome.REFUSED, habit=Habit.REFUSED.value)]
+        return [self._judged(begin_s, CONSUMER, answer, ask, Habit.REFUSED.value, lent)]
 
-    def _judged(self, begin_s: float, engine: str, answer: web.Answer, question: Question, habit: str,
+    def _post(self, engine: str, body: dict[str, Any]) -> web.Answer:
+        return web.post_json(self._cluster.by_name[engine].url + "/v1/completions", body, self._mix.limit_s)
+
+    def _judged(self, begin_s: float, engine: str, answer: web.Answer, ask: Ask, habit: str,
                 lent: Lent | None = None, claim: Claim = Claim.NONE) -> Request:
         now_s = self._now_s()
-        right = [question.right[version] for version in self._cluster.versions_between(begin_s, now_s)]
-        outcome, detail = judge(answer, right, self._mix.limit_s)
+        outcome, detail = judge(answer, ask.right(self._cluster.versions_between(begin_s, now_s)), self._mix.limit_s)
         if outcome is Outcome.OTHER and "gone" in self._cluster.done_to(engine, begin_s):
             outcome = Outcome.CUT_OFF
         if outcome is Outcome.OTHER and answer.status == UNAVAILABLE and self._cluster.was_paused(engine, begin_s):
             outcome = Outcome.PAUSED
         if not outcome.good:
-            detail = f"{engine}, {question.model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
+            detail = f"{engine}, {ask.questions[0].model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
         eligible = (lent is not None and claim is Claim.DUE and outcome not in (Outcome.CUT_OFF, Outcome.PAUSED)
+                    and not self._cluster.unsure & {lent.producer, CONSUMER}
                     and not self._cluster.done_to(lent.producer, lent.since_s) | self._cluster.done_to(CONSUMER, lent.since_s))
         return Request(begin_s, now_s, outcome, detail, habit=habit, eligible=eligible,
-                       blocks=0 if claim is Claim.NONE else blocks_of(question))
+                       blocks=0 if claim is Claim.NONE else blocks_of(ask.questions[0]))
 
     def _leave(self, engine: str, question: Question, ticket: Ticket, habit: Habit, rng: random.Random) -> list[Request]:
         begin_s = self._now_s()

@@ -2,7 +2,7 @@
 
 chaos: calls below the library fail, bytes are corrupted, engines are stopped, prefill engines killed; three clients of
 vLLM's router. soak: 16 clients, who hang up, come late, and use tickets twice or with another prompt; engines are stopped,
-ended, killed and started anew, and get new weights."""
+ended, killed and started anew, and get new weights; hooks of the connector raise."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .cluster import Cluster
 from .handed import Handed
 from .mixes import Mix, mix_named
 from .plan import LEAD_OUT_S, plan
+from .raiser import Raiser
 from .routed import Routed
 from .storm import Storm
 
@@ -50,11 +51,13 @@ def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
             known = learn(cluster, make_questions(mix.models, seed))
         now_s = cluster.begin()
         ask = Routed(cluster).ask if mix.below else Handed(cluster, known).ask
-        with Clients(cluster, known, seed, ask) as clients:
+        raiser = Raiser(cluster, seed)
+        with raiser, Clients(cluster, known, seed, ask) as clients:
             storm = Storm(cluster, clients.last_right_s, clients.in_short)
             storm.run(plan(mix.faults, seed, seconds), seconds - LEAD_OUT_S)
             say(f"  {now_s():4.0f} s  no more faults")
             storm.wait(seconds)
+            raiser.stop()
             cluster.calm()
         run_s = now_s()
         cluster.come_back()
@@ -63,7 +66,7 @@ def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
             problems.append(f"{clients.unanswered} clients still wait for an answer")
         with doing("waiting for every block to come back"):
             held = cluster.left_held(QUIET_LIMIT_S)
-        injected: Counter[str] = Counter()
+        injected = Counter(raiser.raised)
         for control in cluster.controls.values():
             injected.update(control.injected())
         if mix.below and not injected:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pd.connector import CONNECTORS, Connector, offloading
 from pd.engine import EngineSpec, split_cores
 from pd.paths import ADAPTERS, FAST, FAST_OTHER
 
-from .plan import CALLS_FAIL, ENGINES_END, NEW_WEIGHTS, P_KILLED, STANDS_STILL, Draft
+from .plan import CALLS_FAIL, ENGINES_END, EXTENSION_WRITES, NEW_WEIGHTS, P_KILLED, STANDS_STILL, Draft
 
 LEASE_S = 3.0
 LOAD_TIMEOUT_S = 10.0
 BUDGET_TOKENS_PER_S = 150
 """Of recomputing on D: what goes beyond it is a typed error."""
 TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
+EXTENDED = ", written to by a worker's extension"
+"""After the folder of a version of the weights."""
+WITH_EXTENSION = ("--worker-extension-cls", "pd.worker_extension.Extension")
 WITH_ADAPTERS = ("--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
                  "--lora-modules", *(f"{name}={path}" for name, path in ADAPTERS.items()))
 
@@ -39,6 +43,10 @@ class Mix:
     args: tuple[str, ...] = ()
     siblings: tuple[dict[str, Any], ...] = ()
     """Of our connector in P1 and D."""
+    d_places: int = 0
+    """Requests that D computes at a time, if vLLM's default is too many: others are loaded, and wait."""
+    hooks_raise: bool = False
+    """Those of our connector, now and then (raiser.py)."""
     below: bool = False
     """Calls below the library fail, and the clients ask vLLM's router. Else they do what a router does themselves."""
 
@@ -47,16 +55,30 @@ class Mix:
         """Folders of the weights that the engines may have."""
         return (str(FAST), str(FAST_OTHER)) if NEW_WEIGHTS in self.faults else (str(FAST),)
 
-    def engines(self, connector: str) -> list[EngineSpec]:
-        """P1, D, P2. P2 of ours offers tcp alone, so that both transports are in use."""
+    @property
+    def all_versions(self) -> tuple[str, ...]:
+        """With those that an extension makes of them."""
+        extended = EXTENSION_WRITES in self.faults
+        return tuple(one for folder in self.versions for one in (folder, folder + EXTENDED)[:1 + extended])
+
+    def engines(self, connector: str, folder: Path) -> list[EngineSpec]:
+        """P1, D, P2. P2 of ours offers tcp alone, so that both transports are in use. What they find in a folder of their
+        name is raiser.py's."""
         ours = connector == "kvferry"
-        alone = connector_for(connector)
-        base = alone.among(*self.siblings) if self.siblings else alone
         p_cores, d_cores = split_cores()
-        return [EngineSpec("P1", FAST, base, p_cores, self.p_blocks, args=self.args),
-                EngineSpec("D", FAST, base, d_cores, self.d_blocks, args=(*self.args, *(TYPED_ERRORS if ours else ()))),
-                EngineSpec("P2", FAST, alone.with_options(transports=["tcp"]) if ours else alone, p_cores, self.p_blocks,
-                           args=self.args)]
+        d_args = (*self.args, *(TYPED_ERRORS if ours else ()), *(("--max-num-seqs", str(self.d_places)) if self.d_places else ()))
+        return [EngineSpec("P1", FAST, self._connector(connector, folder / "P1").among(*self.siblings), p_cores, self.p_blocks,
+                           args=self.args),
+                EngineSpec("D", FAST, self._connector(connector, folder / "D").among(*self.siblings), d_cores, self.d_blocks,
+                           args=d_args),
+                EngineSpec("P2", FAST, self._connector(connector, folder / "P2", *(["tcp"] if ours else [])), p_cores,
+                           self.p_blocks, args=self.args)]
+
+    def _connector(self, name: str, folder: Path, *transports: str) -> Connector:
+        made = connector_for(name)
+        if transports:
+            made = made.with_options(transports=transports)
+        return made.raising_in(folder) if self.hooks_raise else made.with_these_tools()
 
 
 def connector_for(name: str) -> Connector:
@@ -76,8 +98,8 @@ PLAIN_SOAK = Mix("soak", (*STANDS_STILL, *STANDS_STILL, *ENGINES_END), threads=1
                  p_blocks=48, d_blocks=64, patience_s=90.0, args=("--shutdown-timeout", "5"))
 # Nobody asks for the model without an adapter: vLLM's CPU backend computes that with some adapter, where a step has requests
 # of both (lora/ops/torch_ops takes index -1, "none", for the last one).
-SOAK = replace(PLAIN_SOAK, faults=(*PLAIN_SOAK.faults, NEW_WEIGHTS, NEW_WEIGHTS), models=tuple(ADAPTERS),
-               siblings=(offloading(),), args=(*PLAIN_SOAK.args, *WITH_ADAPTERS))
+SOAK = replace(PLAIN_SOAK, faults=(*PLAIN_SOAK.faults, NEW_WEIGHTS, NEW_WEIGHTS, EXTENSION_WRITES), models=tuple(ADAPTERS),
+               siblings=(offloading(),), args=(*PLAIN_SOAK.args, *WITH_ADAPTERS, *WITH_EXTENSION), d_places=4, hooks_raise=True)
 
 
 def mix_named(name: str, connector: str) -> Mix:

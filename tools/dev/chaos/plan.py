@@ -48,7 +48,7 @@ class Episode:
 
     title: str
     kind: str
-    """"pause", "kill", "stop" (SIGTERM), "update", or what the injector does: then with its rules."""
+    """"pause", "kill", "stop" (SIGTERM), "update", "extend", or what the injector does: then with its rules."""
     engine: str
     begin_s: float
     end_s: float
@@ -85,6 +85,7 @@ P_KILLED = Draft("killed and started anew", "kill", PRODUCERS, seconds=SHORT_PAU
 ENGINES_END = (P_KILLED, P_KILLED._replace(engines=(CONSUMER,)),
                Draft("ended and started anew", "stop", EVERYBODY, seconds=SHORT_PAUSE_S))
 NEW_WEIGHTS = Draft("new weights", "update", ("all",))
+EXTENSION_WRITES = Draft("new weights by a worker's extension", "extend", ("all",))
 
 
 def plan(drafts_of_a_round: Sequence[Draft], seed: int, seconds: float) -> list[Episode]:

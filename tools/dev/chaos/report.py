@@ -45,7 +45,7 @@ class Run:
         loaded = self.counted["kvferry_loaded_blocks_total"]
         return {"eligible_blocks": eligible, "other_blocks": others, "loaded_blocks": loaded,
                 "loaded_percent": 100 * max(0, loaded - others) // max(eligible, 1),
-                "preemptions": self.counted["vllm:num_preemptions_total"]}
+                "preemptions": self.counted["vllm:num_preemptions_total"], "given_back": self.counted["given_back"]}
 
     def said(self, outcome: Outcome) -> Counter[str]:
         return Counter(request.detail for request in self.requests if request.outcome is outcome)

@@ -26,7 +26,7 @@ class Routed:
         retries: list[str] = []
         while True:
             answer = web.post_json(self._url, body, self._mix.limit_s)
-            outcome, detail = judge(answer, question.right.values(), self._mix.limit_s)
+            outcome, detail = judge(answer, [question.right.values()], self._mix.limit_s)
             now_s = self._now_s()
             if outcome is not Outcome.OTHER or now_s - begin_s > self._mix.limit_s:
                 return [Request(begin_s, now_s, outcome, detail, tuple(retries))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pd.engine import Engine
 from pd.progress import SHOW_EVERY_S, say
@@ -18,6 +18,8 @@ STUCK_S = 90.0
 START_S = 120.0
 """What a new D may take before it can be stuck."""
 ENDS = ("kill", "stop")
+UPDATES = ("update", "extend")
+RENEWED = Episode("ended and started anew, transfers had stopped", "stop", "", 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Storm:
         late_s = 0.0
         for episode in plan:
             self.wait(late_s + episode.begin_s)
+            self._renew_stopped()
             skipped = self._put_off(episode, min(self._now_s() + self._cluster.mix.patience_s, until_s))
             begin_s = self._now_s()
             if begin_s > until_s:
@@ -60,6 +63,17 @@ class Storm:
                     self._end(episode)
             late_s = max(0.0, self._now_s() - episode.end_s)
             self.faults.append(Fault(episode, begin_s, self._now_s(), skipped))
+
+    def _renew_stopped(self) -> None:
+        """An engine whose transfers have stopped computes on, until somebody starts it anew."""
+        for name in sorted(self._cluster.stopped):
+            episode = replace(RENEWED, engine=name)
+            if not self._why_not(episode):
+                begin_s = self._now_s()
+                say(f"  {begin_s:4.0f} s  {episode.title}: {name}")
+                self._begin(episode)
+                self._end(episode)
+                self.faults.append(Fault(episode, begin_s, self._now_s()))
 
     def _put_off(self, episode: Episode, until_s: float) -> str:
         """Why it is left out; "" if it is not."""
@@ -96,7 +110,7 @@ class Storm:
     def _why_not(self, episode: Episode) -> str:
         """An engine that is starting is left alone, and one prefill engine is always left."""
         needed: Sequence[str] = ()
-        if episode.kind == "update":
+        if episode.kind in UPDATES:
             needed = EVERYBODY
         elif episode.kind in ENDS and episode.engine in PRODUCERS:
             needed = PRODUCERS
@@ -107,7 +121,7 @@ class Storm:
     def _begin(self, episode: Episode) -> None:
         engine = self._cluster.by_name.get(episode.engine)
         if engine is None:
-            self._cluster.update_weights()
+            self._cluster.give_weights(extended=episode.kind == "extend")
         elif episode.kind == "pause":
             engine.process.pause()
         elif episode.kind in ENDS:
@@ -118,9 +132,11 @@ class Storm:
 
     def _end(self, episode: Episode) -> None:
         engine = self._cluster.by_name.get(episode.engine)
-        if engine is None:
+        if episode.kind == "extend":
+            self._cluster.take_back_weights()
+        elif engine is None:
             return
-        if episode.kind == "pause":
+        elif episode.kind == "pause":
             engine.process.resume()
         elif episode.kind in ENDS:
             self._bring_up(engine)

@@ -13,6 +13,8 @@ from .paths import DEV, FAKE_CUDA, KEY, PLANTED
 
 
 POLICY = "kv_load_failure_policy"
+RAISING = "KVFERRY_TEST_RAISING"
+"""The environment variable that raising.py reads."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class Connector:
         """The engine's pool passes for a GPU's (adopt.py)."""
         tools = self.with_options(cuda_library=str(FAKE_CUDA)).with_these_tools()
         return replace(tools, config={**tools.config, "kv_connector_module_path": "pd.adopt"})
+
+    def raising_in(self, folder: Path) -> Connector:
+        """Its hooks raise as files in the folder say (raising.py)."""
+        tools = self.with_these_tools()
+        return replace(tools, config={**tools.config, "kv_connector_module_path": "pd.raising"},
+                       env={**tools.env, RAISING: str(folder)})
 
     def with_options(self, **options: Any) -> Connector:
         extra = {**self.config.get("kv_connector_extra_config", {}), **options}

@@ -130,9 +130,17 @@ class Engine(Server):
         return answer
 
     def update_weights(self, folder: Path, limit_s: float) -> None:
-        """From files, when all answers under way have ended: each is of one version."""
+        """From files."""
+        self._update(limit_s, "reload_weights", weights_path=str(folder))
+
+    def write_to_weights(self, name: str, limit_s: float) -> None:
+        """By its workers' extension (worker_extension.py)."""
+        self._update(limit_s, "update_named_params", factor=-1.0, weights_id=name)
+
+    def _update(self, limit_s: float, method: str, **arguments: Any) -> None:
+        """When all answers under way have ended: each is of one version."""
         self.call("/pause?mode=wait", limit_s)
-        self.call("/collective_rpc", limit_s, {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        self.call("/collective_rpc", limit_s, {"method": method, "kwargs": arguments})
         self.call("/reset_prefix_cache?reset_external=true", limit_s)
         self.call("/resume", limit_s)
 

@@ -19,7 +19,8 @@ from kvferry.vllm import KVFerryConnector
 from kvferry.vllm.scheduler import Scheduler
 from kvferry.vllm.worker import Worker
 
-FOLDER = "KVFERRY_TEST_RAISING"
+from .connector import RAISING
+
 HOOKS: dict[type, tuple[str, ...]] = {
     Scheduler: ("arrive", "offer", "admit", "finish", "orders", "update", "ending"),
     Worker: ("before_forward", "start_loads", "publish", "last_words", "answer", "news", "end_transfers"),
@@ -38,7 +39,7 @@ def _ticket(side: Scheduler, key: str) -> str:
 def _raising(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(work)
     def hook(side: Any, *args: Any) -> Any:
-        armed = Path(os.environ[FOLDER]) / f"{name}.{getattr(side, '_rank', 0)}"
+        armed = Path(os.environ[RAISING]) / f"{name}.{getattr(side, '_rank', 0)}"
         when = armed.read_text() if armed.exists() else ""
         if not when or when == "ends" and not args[0].end:
             return work(side, *args)

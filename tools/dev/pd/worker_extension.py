@@ -1,4 +1,4 @@
-"""What RL stacks bring to vLLM's workers: --worker-extension-cls worker_extension.Extension."""
+"""What RL stacks bring to vLLM's workers: --worker-extension-cls pd.worker_extension.Extension."""
 
 from __future__ import annotations
 
