@@ -41,6 +41,8 @@ class Outcome(Enum):
     """The plan ended the engine that it was asked of."""
     PAUSED = "paused"
     """The plan had that engine paused, and vLLM refused the request: it does so from 0.33 on."""
+    MIXED = "mixed"
+    """Of two versions: D has got new weights while it computed the answer."""
     WRONG = "wrong"
     HUNG = "hung"
     OTHER = "other_errors"
@@ -48,7 +50,7 @@ class Outcome(Enum):
     @property
     def good(self) -> bool:
         return self in (Outcome.RIGHT, Outcome.TYPED_ERROR, Outcome.LEFT, Outcome.REFUSED, Outcome.CUT_OFF,
-                        Outcome.PAUSED)
+                        Outcome.PAUSED, Outcome.MIXED)
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,6 @@ class Request:
     habit: str = ""
     blocks: int = 0
     """Of its prompt, if it came with a ticket that can bring them."""
-    eligible: bool = False
-    """Its ticket had to bring them: nothing was done to its engines meanwhile that a load cannot survive."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,6 +33,9 @@ HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferr
 """What has to be 0 when all is quiet, as is the use of the pool."""
 
 
+UNDER_WAY = "weights under way"
+
+
 @dataclass(frozen=True)
 class Deed:
     """What was done to an engine, on purpose or by itself: it is "gone", "up", or gets other "weights"."""
@@ -42,9 +45,11 @@ class Deed:
     what: str
 
 
-def set_weights(engine: Engine, version: str) -> None:
+def set_weights(engine: Engine, version: str, under_way: bool = False) -> None:
     """One that is written to by an extension has been read before."""
-    if version.endswith(EXTENDED):
+    if under_way:
+        engine.update_weights_under_way(Path(version), UPDATE_LIMIT_S)
+    elif version.endswith(EXTENDED):
         engine.write_to_weights(version, UPDATE_LIMIT_S)
     else:
         engine.update_weights(Path(version), UPDATE_LIMIT_S)
@@ -85,9 +90,8 @@ class Cluster(Stack):
         self.serving: set[str] = set(self.by_name)
         self.stopped: set[str] = set()
         """Engines whose transfers have stopped, since a hook has raised."""
-        self.unsure: set[str] = set()
-        """Engines of which a hook is about to raise, or whose transfers may have stopped."""
         self.problems: list[str] = []
+        self.updates_under_way = 0
         self._paused = ""
         """The engine that gets new weights now."""
         self._counted: Counter[str] = Counter()
@@ -107,7 +111,7 @@ class Cluster(Stack):
         self.now_s = lambda: time.monotonic() - start
         return self.now_s
 
-    def note(self, engine: str, what: str) -> None:
+    def _note(self, engine: str, what: str) -> None:
         self.deeds.append(Deed(self.now_s(), engine, what))
 
     def done_to(self, engine: str, since_s: float) -> set[str]:
@@ -120,13 +124,12 @@ class Cluster(Stack):
         if engine.name == CONSUMER:
             self._counted = self.counted()
         self.serving.discard(engine.name)
-        self.note(engine.name, "gone")
+        self._note(engine.name, "gone")
         end()
 
     def bring_up(self, engine: Engine) -> None:
         """In a thread of its own: that takes half a minute, and the first answer nearly as much again."""
         self.stopped.discard(engine.name)
-        self.unsure.discard(engine.name)
         place = engine.process.argv.index("--model") + 1
         engine.process.argv[place] = self.version
         engine.start()
@@ -140,7 +143,7 @@ class Cluster(Stack):
             return  # who looks after life sees to it
         client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
         if engine.process.running() and engine.process.pid == life:
-            self.note(engine.name, "up")
+            self._note(engine.name, "up")
             self.serving.add(engine.name)
 
     def give_weights(self, extended: bool) -> None:
@@ -153,23 +156,31 @@ class Cluster(Stack):
             self._set_weights(old, self.version)
 
     def take_back_weights(self) -> None:
-        """What an extension has written."""
-        self._set_weights(self.version + EXTENDED, self.version)
+        """What an extension has written. D is the first, and under way: prompts are loaded, and wait for a place."""
+        self.updates_under_way += 1
+        self._note(CONSUMER, UNDER_WAY)
+        self._set_weights(self.version + EXTENDED, self.version, (CONSUMER,), under_way=True)
+        self._note(CONSUMER, UNDER_WAY)
+        self._set_weights(self.version + EXTENDED, self.version, PRODUCERS)
 
-    def _set_weights(self, old: str, new: str) -> None:
-        """One engine after the other, D last: between them, tickets are of other weights."""
-        for name in (*PRODUCERS, CONSUMER):
-            self.note(name, "weights")
+    def may_be_mixed(self, since_s: float) -> bool:
+        return UNDER_WAY in self.done_to(CONSUMER, since_s)
+
+    def _set_weights(self, old: str, new: str, names: Sequence[str] = (*PRODUCERS, CONSUMER), under_way: bool = False) -> None:
+        """One engine after the other: between them, tickets are of other weights."""
+        for name in names:
+            self._note(name, "weights")
             self._paused = name
             if name == CONSUMER:
                 self.served.append((self.now_s(), {old, new}))
             try:
-                set_weights(self.by_name[name], new)
+                set_weights(self.by_name[name], new, under_way)
             except EngineError as error:
                 self.problems.append(f"weights could not be updated at {self.now_s():.0f} s: {error}")
-            self.note(name, "weights")
+            self._note(name, "weights")
+            if name == CONSUMER:
+                self.served.append((self.now_s(), {new}))
         self._paused = ""
-        self.served.append((self.now_s(), {new}))
 
     def versions_between(self, begin_s: float, end_s: float) -> set[str]:
         """Weights that D may have answered with."""

@@ -41,14 +41,6 @@ class Habit(Enum):
     REFUSED = "uses its ticket for what vLLM refuses"
 
 
-class Claim(Enum):
-    """What a ticket may still bring."""
-
-    DUE = "D has to load it, if nothing is done to the engines"
-    POSSIBLE = "D may load it"
-    NONE = "D must not load it"
-
-
 SHARES = {Habit.WAITS: 45, Habit.LEAVES: 10, Habit.LEAVES_P: 4, Habit.TWICE: 6, Habit.AGAIN: 6, Habit.OTHER_PROMPT: 6,
           Habit.LATE: 5, Habit.NEVER: 3, Habit.SEVERAL: 6, Habit.LISTED: 5, Habit.REFUSED: 4}
 N_MAX = 8
@@ -62,11 +54,10 @@ REFUSALS = range(400, 500)
 
 @dataclass(frozen=True)
 class Lent:
-    """A ticket, of whom, and since when nothing may have happened to its producer."""
+    """A ticket, and of whom."""
 
     ticket: Ticket
     producer: str
-    since_s: float
 
 
 @dataclass(frozen=True)
@@ -111,12 +102,12 @@ class Handed:
             time.sleep(LEASE_S * rng.uniform(1.0, 2.0))
         second = None
         if habit is Habit.TWICE:
-            second = self._seconds.submit(self._decode, ask, lent, habit, Claim.POSSIBLE)
+            second = self._seconds.submit(self._decode, ask, lent, habit, True)
         elif habit is Habit.OTHER_PROMPT:
-            second = self._seconds.submit(self._decode, Ask((rng.choice(self._others(question)),)), lent, habit, Claim.NONE)
-        asked += self._decode(ask, lent, habit, Claim.NONE if habit is Habit.LATE else Claim.DUE)
+            second = self._seconds.submit(self._decode, Ask((rng.choice(self._others(question)),)), lent, habit)
+        asked += self._decode(ask, lent, habit, habit is not Habit.LATE)
         if habit is Habit.AGAIN:
-            asked += self._decode(ask, lent, habit, Claim.POSSIBLE)
+            asked += self._decode(ask, lent, habit, True)
         return asked + (second.result() if second else [])
 
     def _others(self, question: Question) -> list[Question]:
@@ -138,15 +129,15 @@ class Handed:
         answer = self._post(producer, ask.body(1, ASK_FOR_TICKET))
         if answer.status == 200:
             ticket = answer.body.get("kv_transfer_params")
-            return [], Lent(ticket, producer, begin_s) if ticket else None
+            return [], Lent(ticket, producer) if ticket else None
         return [self._judged(begin_s, producer, answer, ask, "asks P")], None
 
-    def _decode(self, ask: Ask, lent: Lent | None, habit: Habit, claim: Claim = Claim.NONE) -> list[Request]:
+    def _decode(self, ask: Ask, lent: Lent | None, habit: Habit, may_load: bool = False) -> list[Request]:
         begin_s = self._now_s()
         if CONSUMER not in self._cluster.serving:
             return []
         answer = self._post(CONSUMER, ask.body(self._mix.answer_tokens, lent.ticket if lent else None))
-        return [self._judged(begin_s, CONSUMER, answer, ask, habit.value, lent, claim)]
+        return [self._judged(begin_s, CONSUMER, answer, ask, habit.value, lent, may_load)]
 
     def _be_refused(self, ask: Ask, lent: Lent, rng: random.Random) -> list[Request]:
         begin_s = self._now_s()
@@ -161,20 +152,18 @@ class Handed:
         return web.post_json(self._cluster.by_name[engine].url + "/v1/completions", body, self._mix.limit_s)
 
     def _judged(self, begin_s: float, engine: str, answer: web.Answer, ask: Ask, habit: str,
-                lent: Lent | None = None, claim: Claim = Claim.NONE) -> Request:
+                lent: Lent | None = None, may_load: bool = False) -> Request:
         now_s = self._now_s()
         outcome, detail = judge(answer, ask.right(self._cluster.versions_between(begin_s, now_s)), self._mix.limit_s)
         if outcome is Outcome.OTHER and "gone" in self._cluster.done_to(engine, begin_s):
             outcome = Outcome.CUT_OFF
         if outcome is Outcome.OTHER and answer.status == UNAVAILABLE and self._cluster.was_paused(engine, begin_s):
             outcome = Outcome.PAUSED
+        if outcome is Outcome.WRONG and engine == CONSUMER and self._cluster.may_be_mixed(begin_s):
+            outcome = Outcome.MIXED
         if not outcome.good:
             detail = f"{engine}, {ask.questions[0].model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
-        eligible = (lent is not None and claim is Claim.DUE and outcome not in (Outcome.CUT_OFF, Outcome.PAUSED)
-                    and not self._cluster.unsure & {lent.producer, CONSUMER}
-                    and not self._cluster.done_to(lent.producer, lent.since_s) | self._cluster.done_to(CONSUMER, lent.since_s))
-        return Request(begin_s, now_s, outcome, detail, habit=habit, eligible=eligible,
-                       blocks=0 if claim is Claim.NONE else blocks_of(ask.questions[0]))
+        return Request(begin_s, now_s, outcome, detail, habit=habit, blocks=blocks_of(ask.questions[0]) if may_load else 0)
 
     def _leave(self, engine: str, question: Question, ticket: Ticket, habit: Habit, rng: random.Random) -> list[Request]:
         begin_s = self._now_s()

@@ -19,7 +19,7 @@ from pd.releases import OWN, RELEASES, missing, python_path
 from pd.stack import log_folder, run_to_end
 
 from . import report
-from .clients import Clients, learn, make_questions
+from .clients import Clients, Outcome, learn, make_questions
 from .cluster import Cluster
 from .handed import Handed
 from .mixes import Mix, mix_named
@@ -62,6 +62,9 @@ def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
         run_s = now_s()
         cluster.come_back()
         problems = [*cluster.problems, *clients.mistakes]
+        places = cluster.mix.d_places * cluster.updates_under_way
+        if sum(request.outcome is Outcome.MIXED for request in clients.requests) > places:
+            problems.append(f"more answers are of two versions of the weights than D had places for: {places}")
         if clients.unanswered:
             problems.append(f"{clients.unanswered} clients still wait for an answer")
         with doing("waiting for every block to come back"):

@@ -99,7 +99,7 @@ PLAIN_SOAK = Mix("soak", (*STANDS_STILL, *STANDS_STILL, *ENGINES_END), threads=1
 # Nobody asks for the model without an adapter: vLLM's CPU backend computes that with some adapter, where a step has requests
 # of both (lora/ops/torch_ops takes index -1, "none", for the last one).
 SOAK = replace(PLAIN_SOAK, faults=(*PLAIN_SOAK.faults, NEW_WEIGHTS, NEW_WEIGHTS, EXTENSION_WRITES), models=tuple(ADAPTERS),
-               siblings=(offloading(),), args=(*PLAIN_SOAK.args, *WITH_ADAPTERS, *WITH_EXTENSION), d_places=4, hooks_raise=True)
+               siblings=(offloading(),), args=(*PLAIN_SOAK.args, *WITH_ADAPTERS, *WITH_EXTENSION), d_places=6, hooks_raise=True)
 
 
 def mix_named(name: str, connector: str) -> Mix:

@@ -44,15 +44,12 @@ class Raiser:
     def _look(self, engine: Engine) -> None:
         name, armed = engine.name, self._armed.get(engine.name)
         if armed is not None and not armed.exists():
-            self._has_raised(name, self._armed.pop(name).stem)
-        elif armed is not None:  # by a former life, perhaps
-            self._cluster.unsure.add(name)
+            self.raised[f"{self._armed.pop(name).stem} raises"] += 1
         try:
             samples = engine.samples()
         except (OSError, http.client.HTTPException):
             return
         if metrics.total(samples, STOPPED):
-            self._cluster.unsure.add(name)
             self._cluster.stopped.add(name)
         steps = int(metrics.total(samples, STEPS))
         new = max(0, steps - self._steps.get(name, steps))
@@ -63,16 +60,9 @@ class Raiser:
     def _arm(self, name: str) -> None:
         hook = self._rng.choice(OF_A_STEP if self._rng.randrange(ONE_OF_A_STEP_IN) == 0 else OF_A_REQUEST)
         folder = self._cluster.raising[name]
-        self._cluster.unsure.add(name)
         unseen = folder / "new"
         unseen.write_text(self._rng.choice(WHEN))
         self._armed[name] = unseen.rename(folder / f"{hook}.0")
-
-    def _has_raised(self, name: str, hook: str) -> None:
-        self.raised[f"{hook} raises"] += 1
-        self._cluster.note(name, "raised")
-        if hook in OF_A_REQUEST:
-            self._cluster.unsure.discard(name)
 
     def stop(self) -> None:
         self._over.set()

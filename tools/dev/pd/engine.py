@@ -133,6 +133,13 @@ class Engine(Server):
         """From files."""
         self._update(limit_s, "reload_weights", weights_path=str(folder))
 
+    def update_weights_under_way(self, folder: Path, limit_s: float) -> None:
+        """From files. Answers under way go on, and are of both versions; prompts that wait for a place are of the new one."""
+        self.call("/pause?mode=keep&clear_cache=false", limit_s)
+        self.call("/collective_rpc", limit_s, {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+        self.call("/reset_prefix_cache?reset_running_requests=true&reset_external=true", limit_s)
+        self.call("/resume", limit_s)
+
     def write_to_weights(self, name: str, limit_s: float) -> None:
         """By its workers' extension (worker_extension.py)."""
         self._update(limit_s, "update_named_params", factor=-1.0, weights_id=name)
