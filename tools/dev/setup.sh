@@ -220,6 +220,23 @@ setup_upstream() {
     "downloading the tests of vLLM $version (45 MB, half a minute)" install_upstream "$version"
 }
 
+# It speaks protocol 7 alone, and counts four consumers of a lease.
+OLDER=7cad1dadfd4e45a540340ca7b914713cddb8e6e9
+
+# An older kvferry: for PYTHONPATH.
+install_older() {
+  rm -rf $CACHE/older
+  mkdir -p $CACHE/older/source && git archive "$OLDER" | tar -x -C $CACHE/older/source &&
+    pip_install --no-build-isolation --no-deps --target $CACHE/older/package $CACHE/older/source
+}
+
+# Nothing where the checkout's history does not reach back so far.
+setup_older() {
+  git cat-file -e "$OLDER^{commit}" 2>/dev/null || { say "[setup] no older build: there is no commit $OLDER here"; return 0; }
+  [ -d $CACHE/older/package ] || rm -f $STAMPS/older
+  locked once older "$OLDER" "building an older kvferry beside .venv (half a minute)" install_older
+}
+
 # What ./dev ptx compiles with.
 install_nvrtc() {
   rm -rf $CACHE/nvrtc

@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list]"
 mode=all
@@ -151,6 +151,13 @@ part_fuzz() {
 part_sim() {
   step "simulator, 2 minutes of fresh seeds" - tools/dev/sim.sh --seconds 120
   step "simulator, the same runs with gcc and clang, -O0 and -O2" - tools/dev/sim.sh --compilers
+}
+
+# That mostly waits for renewals.
+part_older() {
+  setup_all
+  setup_older
+  pytest_step "this build beside an older one" older tests/python/test_older_build.py -m deep -n 4
 }
 
 # By another driver than the tests' own, as on a machine that has one: the same fake once more.

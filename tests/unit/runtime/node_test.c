@@ -8,6 +8,8 @@
 #include "runtime/pump.h"
 #include "test.h"
 
+#define CROWD 16
+
 static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
 static const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
 static const pair_option *const each_transport[] = {local_only, tcp_only};
@@ -108,6 +110,47 @@ PAIR_TEST(lease_runs_out)
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_EXPIRED);
   assert_true(pair_now_ms() - before_ms >= 150);
+}
+
+/* P5: none of the nodes that are attached is forgotten, however many others have what they need. */
+static void crowd_loads(const char *transports)
+{
+  const pair_option options[] = {
+      {"transports", transports}, {"lease_ttl_ms", "3000"}, {"lease_linger_ms", "0"}, {NULL, NULL}};
+  static pair_node nodes[CROWD];
+  uint64_t ids[CROWD];
+  pair_open_node(&p.producer, options);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  for (uint32_t i = 0; i < CROWD; i++) {
+    pair_open_node(&nodes[i], options);
+    assert_int_equal(pair_request(&nodes[i], &ticket, &ticket.prompt, &ids[i]), KVF_OK);
+  }
+  for (uint32_t i = 0; i < CROWD; i++) { /* with the second, the first has been answered */
+    assert_true(pair_wait_stat(&nodes[i], "renewals_sent", "", 2, 10000));
+  }
+  for (uint32_t i = 0; i < CROWD; i++) {
+    assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
+    assert_int_equal(pair_load(&nodes[i], &ticket, ids[i], 20), KVF_OK);
+    pair_wait(&nodes[i], ids[i], 10000, &result);
+    assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+    for (uint32_t block = 0; block < 8; block++) {
+      assert_true(pair_holds(&nodes[i], 20 + block, 1, block));
+    }
+  }
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
+  for (uint32_t i = 0; i < CROWD; i++) {
+    pair_close_node(&nodes[i]);
+  }
+}
+
+PAIR_TEST(sixteen_nodes_load_from_one_lease_local)
+{
+  crowd_loads("local");
+}
+
+PAIR_TEST(sixteen_nodes_load_from_one_lease_tcp)
+{
+  crowd_loads("tcp");
 }
 
 /* P5: a request that waits is renewed by the library's own thread, and released when it is cancelled. */
