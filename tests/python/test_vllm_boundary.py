@@ -292,6 +292,7 @@ def is_stopped(engine: ModelEngine, numbers: dict[str, Any], hook: str) -> None:
     assert numbers["gauges"]["transfers_stopped"] == {"control": 1}
     assert all(worker_of(engine, rank).stopped for rank in range(len(engine.ranks))) and engine.side.stopped
     assert gauge(engine, "leases_live") == gauge(engine, "loads_open") == 0
+    assert [value for name, _, value, _ in engine.side._node.stats() if name == "leases_reserved"] == [0]
     assert not engine.side.busy and not engine.scheduler.requests
 
 

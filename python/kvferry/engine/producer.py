@@ -205,6 +205,7 @@ class Producer:
         self._leases, self._by_request, self._end, self._later, self._finished = {}, {}, [], {}, []
         for key in list(self._wanted):
             self.forget(key)
+        self._node.lease_release([lease.id for lease in leases])
         for lease in leases:
             self.free_blocks(lease.held)
 
