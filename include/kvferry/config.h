@@ -51,7 +51,9 @@ typedef struct kvf_config {
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
 
   /* The network. */
-  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT", "HOST:PORT-PORT": the first that is free;
+  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "V6", "[V6]:PORT", "HOST:PORT-PORT": the first that is
+                                          free; for HOST also an interface, whose IPv4 address it is, or where it has
+                                          none the IPv6 one, or a network ("10.0.0.0/8"), for the one address in it;
                                           empty: take no connections (a control node, a rank that only loads) */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key, and maybe one that is accepted too; empty: none,

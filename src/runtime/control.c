@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "memory/own_fds.h"
 #include "runtime/control_socket.h"
+#include "transport/own_address.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -87,7 +88,7 @@ static kvf_status open_listener(kvf_control *control, char *message)
   char first[KVF_HOST_BYTES_MAX];
   uint16_t last;
   kvf_listen_split(node->config.listen, first, &last);
-  kvf_status status = kvf_address_resolve(first, NULL, &address, message);
+  kvf_status status = kvf_own_address_find(first, &address, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -110,6 +111,7 @@ static kvf_status open_listener(kvf_control *control, char *message)
   if (status != KVF_OK) {
     return status;
   }
+  node->listens_on = bound;
   node->address = named;
   node->address.port = named.port == 0 || last > 0 ? bound.port : named.port;
   return KVF_OK;
