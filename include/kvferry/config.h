@@ -23,6 +23,18 @@ typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO
 /* Which connections are inside TLS 1.3, with the shared key as PSK. All engines must say the same. */
 typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER } kvf_tls_scope;
 
+/* Why a node listens where it does; kvf_address_choose() sets it. */
+typedef enum kvf_listen_source {
+  KVF_LISTEN_UNSAID, /* nobody has asked: nothing is said of it either */
+  KVF_LISTEN_OPTION,
+  KVF_LISTEN_VARIABLE, /* KVFERRY_LISTEN */
+  KVF_LISTEN_NIXL,     /* VLLM_NIXL_SIDE_CHANNEL_HOST; its port is a wish: a later one does as well, or any */
+  KVF_LISTEN_ROUTE,    /* the default route's address */
+  KVF_LISTEN_NO_ROUTE, /* loopback, as with the next two */
+  KVF_LISTEN_NO_KEY,
+  KVF_LISTEN_NO_KEY_FOR_NIXL
+} kvf_listen_source;
+
 #define KVF_PATH_BYTES_MAX 1024
 #define KVF_HOST_BYTES_MAX 64
 #define KVF_CPUS_BYTES_MAX 256
@@ -51,7 +63,9 @@ typedef struct kvf_config {
   kvf_identity_field identity[KVF_IDENTITY_FIELDS_MAX];
 
   /* The network. */
-  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "[V6]:PORT", "HOST:PORT-PORT": the first that is free;
+  char listen[KVF_HOST_BYTES_MAX];     /* "HOST", "HOST:PORT", "V6", "[V6]:PORT", "HOST:PORT-PORT": the first that is
+                                          free; for HOST also an interface, whose IPv4 address it is, or where it has
+                                          none the IPv6 one, or a network ("10.0.0.0/8"), for the one address in it;
                                           empty: take no connections (a control node, a rank that only loads) */
   char advertise[KVF_HOST_BYTES_MAX];  /* the address that tickets name; empty: the listen address */
   char key_file[KVF_PATH_BYTES_MAX];   /* file with the shared key, and maybe one that is accepted too; empty: none,
@@ -106,6 +120,8 @@ typedef struct kvf_config {
 
   /* Producer. The structure grows at its end. */
   uint32_t lease_linger_ms;
+
+  kvf_listen_source listen_source; /* no option */
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

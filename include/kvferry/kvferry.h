@@ -2,11 +2,13 @@
  *
  * This header includes the whole interface. Read status.h and types.h for the words, node.h for how a node lives,
  * part.h for what its pages are, producer.h and consumer.h for what the two sides of a transfer do, recovery.h and
- * staging.h for engines without a way back from a failed load, check.h for what works between a machine and a node.
+ * staging.h for engines without a way back from a failed load, check.h for what works between a machine and a node,
+ * address.h for where an engine listens that was not told.
  */
 #ifndef KVFERRY_KVFERRY_H
 #define KVFERRY_KVFERRY_H
 
+#include "kvferry/address.h"
 #include "kvferry/check.h"
 #include "kvferry/config.h"
 #include "kvferry/consumer.h"

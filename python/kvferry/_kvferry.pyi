@@ -92,8 +92,9 @@ class Error(Exception):
 class Node:
     """A kvf_node. Closed by close(), or when the object goes."""
 
-    def __new__(cls, options: dict[str, str], identity: dict[str, str]) -> Node:
-        """Opens a node. Error: an option is unknown or its value bad (the text names it), or the system refused."""
+    def __new__(cls, options: dict[str, str], identity: dict[str, str], index: int | None = None) -> Node:
+        """Opens a node. With an index: it is an engine's node, the index-th on its host, and listens where
+        kvf_address_choose() says. Error: an option is unknown or its value bad (the text names it), or the system refused."""
 
     def close(self) -> None: ...
     def register(self, regions: list[Region], parts: list[Part] | None = None, share: tuple[int, int, int] = (0, 1, 1)) -> None:

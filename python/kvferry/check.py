@@ -211,34 +211,46 @@ def check_tls() -> Finding:
     return Finding(OK, "tls", "TLS 1.3 with a shared key works")
 
 
-def check_address(listen: str) -> Finding:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which address would be used
-            own = probe.getsockname()[0]
-        except OSError:
-            own = ""
-    if not listen:
-        return Finding(OK, "address", f"engines of one machine: 127.0.0.1 (default); of several: set listen to {own or 'an address'}")
-    host = listen.rpartition(":")[0] or listen
-    if host in ("0.0.0.0", "[::]", "::"):
-        return Finding(WARN, "address", f"{listen} names no address", f"set advertise, here perhaps to {own or 'one of this machine'}")
-    return Finding(OK, "address", f"tickets name {listen}")
-
-
-def check_port(listen: str, ranks: int) -> list[Finding]:
-    """Whether each rank's port is free; a port that any may take is."""
+def split_listen(listen: str) -> tuple[str, str]:
+    """Its place, and its port or range of ports, if it has one."""
+    if listen.count(":") > 1 and not listen.startswith("["):
+        return listen, ""  # IPv6
     host, separator, port = listen.rpartition(":")
-    first, _, last = port.partition("-")
-    if not separator or not first.isdigit() or int(first) == 0:
+    return (host, port) if separator and not port.endswith("]") else (listen, "")
+
+
+def check_address(listen: str, key_file: str) -> tuple[Finding, str]:
+    """Where an engine would listen, with this key. It is tried, at any port: what the address comes to, "" if to none."""
+    host = split_listen(listen)[0]
+    if host in ("0.0.0.0", "[::]", "::"):
+        return Finding(WARN, "address", f"{host} names no address", "set advertise, too, or an address, an interface or a network"), host
+    given = {"listen": host} if host else {}
+    try:
+        node = Node({"transports": "tcp", "log_level": "error", "key_file": key_file, **given}, {}, 0)
+    except Error as error:
+        return Finding(FAIL, "address", str(error), "name the engines' key by --key-file, and an address of this machine"), ""
+    try:
+        host = address_of(node).rpartition(":")[0]
+    finally:
+        node.close()
+    if host == "127.0.0.1" and not listen:
+        return Finding(OK, "address", f"engines listen on {host}, for this host alone; with a key (--key-file), and a default route "
+                                      "or KVFERRY_LISTEN, for others"), host
+    return Finding(OK, "address", f"engines listen on {host}, and tickets name it"), host
+
+
+def check_port(listen: str, host: str, ranks: int) -> list[Finding]:
+    """Whether each rank's port is free at `host`; a port that any may take is."""
+    first, _, last = split_listen(listen)[1].partition("-")
+    if not first.isdigit() or int(first) == 0 or not host:
         return []
     if last.isdigit():
         free = sum(port_trouble(host, number) == "" for number in range(int(first), min(int(last), 65535) + 1))
-        return [Finding(OK if free >= ranks else FAIL, "port", f"{free} of {port} are free, for {ranks} ranks",
+        return [Finding(OK if free >= ranks else FAIL, "port", f"{free} of {first}-{last} are free, for {ranks} ranks",
                         "" if free >= ranks else "give a longer range, or leave the ports out")]
     findings = []
     for rank in range(ranks):
-        number = int(port) + rank
+        number = int(first) + rank
         trouble = port_trouble(host, number)
         findings.append(Finding(FAIL, "port", f"{number} of rank {rank}: {trouble}", "choose another, or leave the port out") if trouble
                         else Finding(OK, "port", f"{number} of rank {rank} is free"))
@@ -290,10 +302,11 @@ def contract_finding(name: str, text: str, why: str, is_guard: bool, tested: boo
     return Finding(WARN, "vllm", f"{name} {text}; off: {why}", 'take a tested vLLM, or give the option "untested_vllm": "allow"')
 
 
-def check_machine(listen: str, ranks: int, cuda_library: str) -> list[Finding]:
+def check_machine(listen: str, key_file: str, ranks: int, cuda_library: str) -> list[Finding]:
+    address, host = check_address(listen, key_file)
     return [
         check_ptrace(), check_user(), check_pid_namespace(), *check_cuda(cuda_library), check_ucx(), check_openssl(), check_tls(),
-        check_address(listen), *check_port(listen, ranks),
+        address, *check_port(listen, host, ranks),
         check_limit("memlock", resource.RLIMIT_MEMLOCK, MEMLOCK_WANTED if glob.glob("/sys/class/infiniband/*") else 0,
                     "too little to register KV memory with RDMA (transport ucx)",
                     "ulimit -l unlimited (docker: --ulimit memlock=-1)"),
@@ -356,7 +369,7 @@ def check_node(address: str, options: dict[str, str]) -> list[Finding]:
 
 def run(address: str | None, options: dict[str, str], listen: str, ranks: int, say: Callable[[str], None]) -> int:
     if address is None:
-        findings = check_machine(listen, ranks, options.get("cuda_library", ""))
+        findings = check_machine(listen, options.get("key_file", ""), ranks, options.get("cuda_library", ""))
     else:
         findings = check_node(address, options)
     for finding in findings:

@@ -49,7 +49,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     check.add_argument("node", nargs="?", metavar="HOST:PORT", help="the control address of a rank's node, as its log line names it")
     check.add_argument("--key-file", default="", metavar="FILE", help="the engines' option key_file")
     check.add_argument("--tls", default="off_loopback", choices=("off_loopback", "always", "never"), help="the engines' option tls")
-    check.add_argument("--listen", default="", metavar="HOST[:PORT]", help="the engine's option listen: is that port free?")
+    check.add_argument("--listen", default="", metavar="HOST[:PORT]", help="the engine's option listen: which address is it, is that port free?")
     check.add_argument("--cuda-library", default="", metavar="FILE", help="the engine's option cuda_library: CUDA's driver")
     check.add_argument("--ranks", type=rank_count, default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
     check.set_defaults(run=run_check)

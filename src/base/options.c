@@ -54,23 +54,40 @@ static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t 
   return true;
 }
 
-#define HOST_CHARACTERS "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-"
+#define DIGITS "0123456789"
+#define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_"
+#define IPV6_CHARACTERS DIGITS "abcdefABCDEF:."
+
+/* Several colons outside of brackets: an IPv6 address, or network, without a port. */
+static bool is_bare_ipv6(const char *text)
+{
+  return *text != '[' && strchr(text, ':') != strrchr(text, ':');
+}
 
 /* The shape only: whether the host exists shows when it is used. */
-static bool is_address(const char *text)
+static bool is_place(const char *text, bool or_network)
 {
   if (*text == 0) {
     return true;
   }
   const bool has_brackets = *text == '[';
+  const bool is_bare = is_bare_ipv6(text);
   text += has_brackets;
-  const size_t host_bytes = strspn(text, has_brackets ? HOST_CHARACTERS ":" : HOST_CHARACTERS);
+  const size_t host_bytes = strspn(text, has_brackets || is_bare ? IPV6_CHARACTERS : HOST_CHARACTERS);
   text += host_bytes;
+  if (or_network && host_bytes > 0 && text[0] == '/' && strspn(text + 1, DIGITS) > 0) {
+    text += 1 + strspn(text + 1, DIGITS);
+  }
   if (host_bytes == 0 || (has_brackets && *text++ != ']')) {
     return false;
   }
   uint32_t port = 0;
-  return *text == 0 || (*text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
+  return *text == 0 || (!is_bare && *text == ':' && parse_number(text + 1, 0, UINT16_MAX, &port));
+}
+
+static bool is_address(const char *text)
+{
+  return is_place(text, false);
 }
 
 void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last)
@@ -91,7 +108,7 @@ static bool is_listen(const char *text)
   uint16_t last = 0;
   uint32_t port = 0;
   kvf_listen_split(text, first, &last);
-  if (!is_address(first)) {
+  if (!is_place(first, true) || (last > 0 && is_bare_ipv6(first))) {
     return false;
   }
   return last == 0 || (parse_number(strrchr(first, ':') + 1, 1, last, &port) && last - port < KVF_LISTEN_PORTS_MAX);
@@ -150,8 +167,8 @@ static bool is_peers(const char *text)
   uint32_t count = 0;
   while (kvf_peer_names_next(&text, address)) {
     const char *colon = strrchr(address, ':');
-    if (!is_address(address) || colon == NULL || colon[1] == ']' || strchr(colon, ']') != NULL ||
-        ++count > KVF_KNOWN_PEERS_MAX) {
+    if (!is_address(address) || is_bare_ipv6(address) || colon == NULL || colon[1] == ']' ||
+        strchr(colon, ']') != NULL || ++count > KVF_KNOWN_PEERS_MAX) {
       return false;
     }
   }
@@ -215,8 +232,9 @@ typedef struct kvf_option {
 #define CHOICE(field, choices, initial, allowed, meaning) \
   {{#field, "", initial, allowed, meaning}, FIELD(field), .names = (choices), .max = COUNT_OF(choices) - 1}
 
-#define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, [IPV6] or [IPV6]:PORT"
-#define LISTEN_ALLOWED ADDRESS_ALLOWED "; or PORT-PORT, 1024 ports at most"
+#define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, IPV6 or [IPV6]:PORT"
+#define LISTEN_ALLOWED \
+  ADDRESS_ALLOWED "; HOST also an interface or a network (10.0.0.0/8); or PORT-PORT, 1024 ports at most"
 
 static const kvf_option table[] = {
     NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
@@ -226,8 +244,10 @@ static const kvf_option table[] = {
          "empty, or at most 16 of 0 to 65536, comma-separated, of which block_tokens is a multiple",
          "The same by KV group, where they differ; 0 for a state, of which a lease has one block."),
 
-    TEXT(listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
-         "Where to take connections; without a port any free one, of PORT-PORT the first free one, empty for none."),
+    TEXT(
+        listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
+        "Where to take connections: at an address, at that of an interface, or at the one in a network; without a port "
+        "any free one, of PORT-PORT the first free one, empty for none."),
     TEXT(advertise, is_address, "", ADDRESS_ALLOWED,
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(key_file, is_free_of_control_characters, "", "a path, or empty",

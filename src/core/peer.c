@@ -562,6 +562,10 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
   return status;
 }
 
+/* Nobody there, where a producer on another host has named its own loopback. */
+static const char cannot_connect_here[] =
+    "cannot connect; a loopback address is of this host alone: a producer on another one needs a key";
+
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
   if (peer->state != KVF_PEER_DIALING) {
@@ -571,7 +575,8 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
     status = send_hello(peers, peer);
   }
   if (status != KVF_OK) {
-    fail(peers, now_ns, peer, status, "cannot connect");
+    const bool is_own = status == KVF_PEER_DOWN && kvf_address_is_loopback(&peer->key.address);
+    fail(peers, now_ns, peer, status, is_own ? cannot_connect_here : "cannot connect");
     return;
   }
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */

@@ -8,9 +8,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/options.h"
 #include "memory/own_fds.h"
 #include "runtime/control_socket.h"
+#include "runtime/listener.h"
 #include "transport/socket.h"
 #include "transport/thread.h"
 
@@ -45,76 +45,6 @@ static void unwatch(const kvf_control *control, int fd)
   (void)epoll_ctl(control->epoll_fd, EPOLL_CTL_DEL, fd, NULL); /* it may not be there any more */
 }
 
-/* The address that tickets name: what `advertise` says, else where the node listens. Its port may be 0. */
-static kvf_status find_named(const kvf_config *config, const kvf_address *listen, kvf_address *out, char *message)
-{
-  const bool advertised = config->advertise[0] != '\0';
-  *out = *listen;
-  kvf_status status = advertised ? kvf_address_resolve(config->advertise, listen, out, message) : KVF_OK;
-  if (status == KVF_OK && kvf_address_is_any(out)) {
-    return kvf_fail(KVF_INVALID, message,
-                    "%s = %.60s names no address that others can connect to: set the option advertise%s",
-                    advertised ? "advertise" : "listen", advertised ? config->advertise : config->listen,
-                    advertised ? " to one" : "");
-  }
-  return status;
-}
-
-/* Takes the first port that is free, from `address` to `last`; 0: that address alone. */
-static kvf_status listen_on(kvf_control *control, kvf_address address, uint16_t last, kvf_address *bound, char *message)
-{
-  const uint32_t handshake_timeout_ms = control->node->config.handshake_timeout_ms;
-  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
-  while (status == KVF_ADDRESS_IN_USE && address.port < last) {
-    address.port++;
-    status = kvf_socket_listen(&address, handshake_timeout_ms, &control->listener, bound, message);
-  }
-  if (status == KVF_ADDRESS_IN_USE && last > 0) {
-    char of_last[KVF_MESSAGE_BYTES_MAX];
-    (void)snprintf(of_last, sizeof(of_last), "%s", message);
-    return kvf_fail(status, message, "listen = %.60s: no port of it is free; the last: %.150s",
-                    control->node->config.listen, of_last);
-  }
-  return status;
-}
-
-static kvf_status open_listener(kvf_control *control, char *message)
-{
-  kvf_node *node = control->node;
-  kvf_address address;
-  kvf_address named;
-  kvf_address bound;
-  char first[KVF_HOST_BYTES_MAX];
-  uint16_t last;
-  kvf_listen_split(node->config.listen, first, &last);
-  kvf_status status = kvf_address_resolve(first, NULL, &address, message);
-  if (status != KVF_OK) {
-    return status;
-  }
-  if (!kvf_address_is_loopback(&address) && node->keys[0].bytes == 0) {
-    return kvf_fail(KVF_INVALID, message,
-                    "listen = %.60s is not a loopback address: that needs a shared key (option key_file)",
-                    node->config.listen);
-  }
-  status = find_named(&node->config, &address, &named, message);
-  if (status == KVF_OK && last > 0 && node->config.advertise[0] != '\0' && named.port != 0) {
-    return kvf_fail(
-        KVF_INVALID, message,
-        "advertise = %.60s names a port, and listen = %.60s takes any of several: name none, tickets then have "
-        "the one that was taken",
-        node->config.advertise, node->config.listen);
-  }
-  if (status == KVF_OK) {
-    status = listen_on(control, address, last, &bound, message);
-  }
-  if (status != KVF_OK) {
-    return status;
-  }
-  node->address = named;
-  node->address.port = named.port == 0 || last > 0 ? bound.port : named.port;
-  return KVF_OK;
-}
-
 kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
 {
   kvf_control *control = calloc(1, sizeof(*control));
@@ -130,7 +60,7 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   if (control->epoll_fd < 0 || control->node->wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
-    status = open_listener(control, message);
+    status = kvf_listener_open(node, &control->listener, message);
   }
   if (status == KVF_OK &&
       (!watch(control, control->node->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||

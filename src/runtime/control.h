@@ -4,8 +4,8 @@
 
 #include "runtime/pump.h"
 
-/* Listens on node->config.listen (if not empty) and sets node->address; makes no thread yet. On failure `message` says
- * what to change, and nothing is left. */
+/* Listens on node->config.listen (if not empty), sets node->address and node->listens_on; makes no thread yet. On
+ * failure `message` says what to change, and nothing is left. */
 KVF_MUST_USE kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message);
 /* Starts the thread: the node must be complete. */
 KVF_MUST_USE kvf_status kvf_control_start(kvf_control *control);

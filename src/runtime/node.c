@@ -78,8 +78,9 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .device_gather_threads = node->config.device_gather_threads,
                                  .thread_cpus = node->cpus,
                                  .tls = node->tls};
-  uint16_t last_port;
-  kvf_listen_split(node->config.listen, config.listen, &last_port);
+  if (node->listens_on.port > 0) {
+    kvf_address_format(&node->listens_on, config.listen);
+  }
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   const char *name;
   for (uint32_t i = 0; (name = kvf_core_transport(node->core, i)) != NULL;) {

@@ -43,7 +43,8 @@ struct kvf_node {
   kvf_key keys[KVF_KEYS_MAX]; /* the first is ours, the second is taken from others too */
   size_t keys_count;          /* 1 also without a key, whose bytes are 0 then */
   kvf_tls_use tls;
-  kvf_address address; /* as tickets name it; port 0: does not listen */
+  kvf_address address;    /* as tickets name it; port 0: does not listen */
+  kvf_address listens_on; /* port 0: it does not */
   kvf_log_sink *log;
   kvf_logger logger; /* to it */
 

@@ -66,8 +66,8 @@ typedef struct kvf_transport_host {
 
 typedef struct kvf_transport_config {
   kvf_incarnation incarnation;
-  char listen[KVF_HOST_BYTES_MAX]; /* as in kvf_config, without a range; data ports are chosen free on the same host; ""
-                                      none */
+  char listen[KVF_HOST_BYTES_MAX]; /* the node's own "IP:PORT"; data ports are chosen free at the same address; "" none
+                                    */
   bool has_key;                    /* else all peers are on this host */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;

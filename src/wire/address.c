@@ -68,12 +68,20 @@ kvf_status kvf_address_parse(const char *text, uint16_t default_port, kvf_addres
   return KVF_OK;
 }
 
+void kvf_address_format_host(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BYTES])
+{
+  bool v4 = kvf_address_is_v4(address);
+  out[0] = '\0';
+  (void)inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address->ip + sizeof(v4_prefix) : address->ip, out,
+                  KVF_ADDRESS_TEXT_BYTES);
+}
+
 void kvf_address_format(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BYTES])
 {
-  char ip[INET6_ADDRSTRLEN] = "?";
-  bool v4 = kvf_address_is_v4(address);
-  (void)inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? address->ip + sizeof(v4_prefix) : address->ip, ip, sizeof(ip));
-  (void)snprintf(out, KVF_ADDRESS_TEXT_BYTES, v4 ? "%s:%u" : "[%s]:%u", ip, (unsigned)address->port);
+  char ip[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format_host(address, ip);
+  (void)snprintf(out, KVF_ADDRESS_TEXT_BYTES, kvf_address_is_v4(address) ? "%.45s:%u" : "[%.45s]:%u", ip,
+                 (unsigned)address->port);
 }
 
 bool kvf_address_is_v4(const kvf_address *address)

@@ -22,6 +22,8 @@ KVF_MUST_USE kvf_status kvf_address_parse(const char *text, uint16_t default_por
 
 /* "127.0.0.1:80", "[::1]:80". */
 void kvf_address_format(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BYTES]);
+/* "127.0.0.1", "::1". */
+void kvf_address_format_host(const kvf_address *address, char out[KVF_ADDRESS_TEXT_BYTES]);
 
 bool kvf_address_is_v4(const kvf_address *address);
 /* 127.0.0.0/8 or ::1. */

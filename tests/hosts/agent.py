@@ -32,7 +32,7 @@ ENDS = {_kvferry.LEASE_END_COMPLETED: "completed", _kvferry.LEASE_END_ABANDONED:
 
 class Agent:
     def __init__(self, seed: int, options: dict[str, str]) -> None:
-        self.engine = Engine(seed, block_bytes=BLOCK_BYTES, **options)
+        self.engine = Engine(seed, block_bytes=BLOCK_BYTES, index=0, **options)
         self._leases: dict[int, bytes] = {}
 
     # ---- as a producer ----

@@ -38,11 +38,12 @@ class Site:
         self._key.chmod(0o600)
 
     def engine(self, name: str, transport: str = "tcp", family: int = 4, env: dict[str, str] | None = None,
-               **options: str) -> Remote:
-        """An engine that knows its own address, the key, and nothing else."""
+               **options: str | None) -> Remote:
+        """An engine that knows its own address, the key, and nothing else. None: not even that option."""
         given = OPTIONS | {"key_file": str(self._key), "transports": transport,
                            "listen": self.network.address(name, family)} | options
-        self._engines.append(Remote(self.network.hosts[name], given, UCX | (env or {})))
+        known = {option: value for option, value in given.items() if value is not None}
+        self._engines.append(Remote(self.network.hosts[name], known, UCX | (env or {})))
         return self._engines[-1]
 
     def close(self) -> None:

@@ -18,6 +18,12 @@ def load(p: Remote, d: Remote) -> None:
     assert p.ask("ended", lease=offer.lease) == "completed"
 
 
+def listening(engine: Remote) -> set[str]:
+    """Where anything does on the engine's host: for control connections, and for data."""
+    engine.wait()
+    return {line.split()[3].rpartition(":")[0] for line in engine.host.run("ss", "-Hltn").splitlines()}
+
+
 def hosts_of(d: Remote) -> list[str]:
     """Of its peers, without ports."""
     return [address.rpartition(":")[0] for address in d.ask("peers")]
@@ -65,3 +71,53 @@ def test_a_ticket_without_an_address(site: MakeSite, listen: str, advertise: str
     made = site("P")
     with pytest.raises(Refused, match="names no address that others can connect to"):
         made.engine("P", listen=listen, advertise=advertise).wait()
+
+
+# ---- engines that were not told where to listen ----
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_the_address_of_the_default_route(site: MakeSite, family: int) -> None:
+    """They find each other all the same, over the family that has a route. It is the address that they listen on, and no
+    other."""
+    made = site("P", "D")
+    made.network.join("P")
+    if family == 6:
+        for host in made.network.hosts.values():
+            host.ip("route delete default")
+    p, d = (made.engine(name, listen=None) for name in ("P", "D"))
+    load(p, d)
+    assert hosts_of(d) == [made.network.address("P", family)]
+    assert [listening(engine) for engine in (p, d)] == [{made.network.address(name, family)} for name in ("P", "D")]
+
+
+def test_a_host_without_a_default_route(site: MakeSite) -> None:
+    made = site("P")
+    made.network.hosts["P"].ip("route delete default", "route delete ::/0")
+    assert listening(made.engine("P", listen=None)) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("env, expected", [
+    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "fd77:2::1"}, "[fd77:2::1]"),
+    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "0.0.0.0"}, "10.77.1.1"),
+    ({"KVFERRY_LISTEN": "eth1", "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.77.1.1"}, "10.77.2.1"),
+    ({"KVFERRY_LISTEN": "fd77:1::/64"}, "[fd77:1::1]"),
+])
+def test_what_the_environment_says(site: MakeSite, env: dict[str, str], expected: str) -> None:
+    made = site("P")
+    made.network.join("P")
+    assert listening(made.engine("P", listen=None, env=env)) == {expected}
+
+
+def test_a_network_with_two_addresses(site: MakeSite) -> None:
+    made = site("P")
+    made.network.join("P")
+    with pytest.raises(Refused, match=r"10\.77\.1\.1 \(eth0\), 10\.77\.2\.1 \(eth1\); KVFERRY_LISTEN says so"):
+        made.engine("P", listen=None, env={"KVFERRY_LISTEN": "10.77.0.0/16"}).wait()
+
+
+def test_without_a_key_nothing_leads_off_loopback(site: MakeSite) -> None:
+    made = site("P", "D")
+    untold = made.engine("P", listen=None, key_file=None, env={"VLLM_NIXL_SIDE_CHANNEL_HOST": "10.77.1.1"})
+    assert listening(untold) == {"127.0.0.1"}
+    with pytest.raises(Refused, match="needs a shared key"):
+        made.engine("D", listen=None, key_file=None, env={"KVFERRY_LISTEN": "10.77.2.1"}).wait()

@@ -23,6 +23,13 @@ def internal_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     assert hooks == []
 
 
+@pytest.fixture(autouse=True)
+def told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have engines that are told where to listen."""
+    for name in ("KVFERRY_LISTEN", "KVFERRY_ADVERTISE", "KVFERRY_KEY_FILE", "VLLM_NIXL_SIDE_CHANNEL_HOST"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def engine() -> Iterator[Callable[..., Engine]]:
     """Makes engines that are closed with the test."""

@@ -55,11 +55,12 @@ class Pool:
 
 class Engine:
     def __init__(self, seed: int, identity: dict[str, str] | None = None, block_bytes: int = BLOCK_BYTES,
-                 **options: object) -> None:
+                 index: int | None = None, **options: object) -> None:
+        """With an index it listens where an adapter's engine would."""
         given = {name: str(value) for name, value in options.items()} | {"block_tokens": str(BLOCK_TOKENS)}
         self.pool = Pool(seed, block_bytes)
-        self.control = Node({**given, "listen": ""}, identity or IDENTITY)
-        self.rank = Node(given, identity or IDENTITY)
+        self.control = Node({**given, "listen": ""}, identity or IDENTITY, index)
+        self.rank = Node(given, identity or IDENTITY, index)
         self.rank.register(self.pool.regions())
         self.control.set_ranks([self.rank.address()])
         self.events: list[Any] = []

@@ -55,7 +55,9 @@ class Sides:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, model: str = "toy",
                  memory: Callable[[int, int], torch.Tensor] = host_memory, control: dict[str, Any] | None = None,
                  kv: KVCacheConfig | None = None, kv_heads: int = 8, stages: int = 1, **options: Any) -> None:
-        """`control` are options of the control node alone; `memory` is of a layer and tensor-parallel rank."""
+        """`control` are options of the control node alone; `memory` is of a layer and tensor-parallel rank. With a key, too, it
+        stays on loopback."""
+        options = {"listen": "127.0.0.1"} | options
         monkeypatch.setattr(config, "identity_fields", lambda *engine: {"model": model})
         policy = options.pop("policy", "fail")
         kv = kv or kv_cache_config()

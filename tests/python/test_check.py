@@ -156,17 +156,37 @@ def test_a_low_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ports_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        first, = check.check_port(f"127.0.0.1:{port}", 1)
-        assert check.check_port(f"127.0.0.1:{port}-{port}", 1)[0].level == check.FAIL
+        first, = check.check_port(f"lo:{port}", "127.0.0.1", 1)
+        assert check.check_port(f"lo:{port}-{port}", "127.0.0.1", 1)[0].level == check.FAIL
     assert first.level == check.FAIL and f"{port} of rank 0" in first.text
-    assert check.check_port(f"127.0.0.1:{port}", 1)[0].level == check.OK
-    assert check.check_port(f"127.0.0.1:{port}-{port}", 1)[0].level == check.OK
-    assert check.check_port("127.0.0.1", 1) == check.check_port("127.0.0.1:0", 1) == []
+    assert check.check_port(f"lo:{port}", "127.0.0.1", 1)[0].level == check.OK
+    assert check.check_port(f"lo:{port}-{port}", "127.0.0.1", 1)[0].level == check.OK
+    for listen in ("127.0.0.1", "127.0.0.1:0", "::1", "[::1]"):
+        assert check.check_port(listen, "127.0.0.1", 1) == []
+    assert check.check_port(f"lo:{port}", "", 1) == []
 
 
 def test_an_address_for_all_names_none() -> None:
-    assert check.check_address("0.0.0.0:7000").level == check.WARN
-    assert check.check_address("10.0.0.1:7000").level == check.OK
+    assert check.check_address("0.0.0.0:7000", "")[0].level == check.WARN
+
+
+def test_where_an_engine_would_listen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for listen in ("", "lo", "lo:7000-7099", "127.0.0.0/8:7000"):
+        finding, host = check.check_address(listen, "")
+        assert (finding.level, host) == (check.OK, "127.0.0.1")
+        assert ("for this host alone" in finding.text) == (listen == "")
+    finding, host = check.check_address("10.99.99.99:7000", "")
+    assert (finding.level, host) == (check.FAIL, "") and "needs a shared key" in finding.text and "--key-file" in finding.way_out
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.77")
+    assert check.check_address("", "")[1] == "127.0.0.1"
+    assert check.check_address("", key_file(tmp_path, "a"))[1] == "127.0.0.77"
+
+
+@pytest.mark.parametrize("listen, parts", [
+    ("10.0.0.1", ("10.0.0.1", "")), ("10.0.0.0/8:7000", ("10.0.0.0/8", "7000")), ("eth0:70-79", ("eth0", "70-79")), ("fd00::1", ("fd00::1", "")),
+    ("[fd00::1]", ("[fd00::1]", "")), ("[fd00::1]:70", ("[fd00::1]", "70")), ("", ("", ""))])
+def test_places_and_ports(listen: str, parts: tuple[str, str]) -> None:
+    assert check.split_listen(listen) == parts
 
 
 # ---- a node ----

@@ -14,6 +14,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ import pytest
 import torch
 from trtllm_world import MODEL, SETTINGS, make_arguments
 
-from kvferry import _kvferry
+from kvferry import _kvferry, check
 from kvferry.engine.config import ConfigError
 from kvferry.engine.messages import NoIdentity
 from kvferry.trtllm.config import VARIABLE, Config, read_settings
@@ -62,6 +63,21 @@ def test_settings_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (tmp_path / "settings.json").write_text('{"role": "prefill"}')
     monkeypatch.setenv(VARIABLE, str(tmp_path / "settings.json"))
     assert read_settings() == {"role": "prefill"}
+
+
+def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text("0123456789abcdef")
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.77")
+    for name, host in (("", "127.0.0.1"), (str(key), "127.0.0.77")):
+        monkeypatch.setenv("KVFERRY_KEY_FILE", name)
+        with closing(Config(arguments(tmp_path), DECODE).open_node({"engine": "test"}, 0)) as node:
+            assert check.address_of(node).rpartition(":")[0] == host
+    monkeypatch.setenv("KVFERRY_KEY_FILE", "/nowhere/key")
+    for rank in (None, 0):
+        with pytest.raises(ConfigError, match="/nowhere/key"):
+            Config(arguments(tmp_path), DECODE).open_node({"engine": "test"}, rank)
 
 
 @pytest.mark.parametrize(("settings", "message"), [

@@ -28,7 +28,7 @@ from fakes import (  # noqa: E402
     vllm_config,
     vllm_scheduler,
 )
-from kvferry import Load, Node, Publication, Region, _kvferry  # noqa: E402
+from kvferry import Load, Node, Publication, Region, _kvferry, check  # noqa: E402
 from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import boundary, consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
@@ -346,24 +346,42 @@ def test_an_engine_that_is_not_supported(field: str) -> None:
         config.check_start(engine)
 
 
-@pytest.mark.parametrize("address, expected", [
-    ("10.0.0.1", "10.0.0.1"), ("10.0.0.1:0", "10.0.0.1:0"), ("10.0.0.1:7000", "10.0.0.1:7003"),
-    ("[::1]:7000", "[::1]:7003"), ("[::1]", "[::1]"), ("::1", "::1"), ("", ""),
-    ("10.0.0.1:7000-7003", "10.0.0.1:7000-7003"),  # each takes the first that is free
-])
-def test_ranks_of_one_host_take_ports_in_a_row(address: str, expected: str) -> None:
-    assert engine_config.address_of_rank(address, 3) == expected
-
-
-@pytest.mark.parametrize("name", ["listen", "advertise"])
-def test_each_rank_has_its_own_address(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    given: list[dict[str, str]] = []
+def test_each_rank_has_a_place_on_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From which it has its address and port: kvf_address_choose(). The scheduler's node takes no connections."""
+    given: list[tuple[str | None, int]] = []
     monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
-    monkeypatch.setattr(engine_config, "Node", lambda options, identity: given.append(options))
-    engine = vllm_config(ranks=2, options={name: "10.0.0.1:7000"})
-    for rank in range(2):
+    monkeypatch.setattr(engine_config, "Node", lambda options, identity, index: given.append((options.get("listen"), index)))
+    engine = vllm_config(ranks=2)
+    engine.parallel_config.data_parallel_rank_local = 1
+    for rank in (None, 0, 1):
         config.open_node(engine, kv_cache_config(), rank)
-    assert [options[name] for options in given] == ["10.0.0.1:7000", "10.0.0.1:7001"]
+    assert given == [("", 0), (None, 2), (None, 3)]
+
+
+def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.touch(0o600)
+    key.write_text("0123456789abcdef")
+    monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.77")
+    assert host_of(open_rank(monkeypatch, {})) == "127.0.0.1"
+    assert host_of(open_rank(monkeypatch, {"key_file": str(key)})) == "127.0.0.77"
+    assert host_of(open_rank(monkeypatch, {"key_file": str(key), "listen": "127.0.0.78"})) == "127.0.0.78"
+    monkeypatch.setenv("KVFERRY_KEY_FILE", str(key))
+    assert host_of(open_rank(monkeypatch, {})) == "127.0.0.77"
+    monkeypatch.setenv("KVFERRY_LISTEN", "127.0.0.0/8")
+    assert host_of(open_rank(monkeypatch, {})) == "127.0.0.1"
+    monkeypatch.setenv("KVFERRY_KEY_FILE", "/nowhere/key")
+    for rank in (None, 0):
+        with pytest.raises(config.ConfigError, match="/nowhere/key"):
+            config.open_node(vllm_config(), kv_cache_config(), rank)
+
+
+def host_of(node: Node) -> str:
+    """That its tickets name."""
+    try:
+        return check.address_of(node).rpartition(":")[0]
+    finally:
+        node.close()
 
 
 def platform(name: str) -> Any:
@@ -381,7 +399,7 @@ def transports(monkeypatch: pytest.MonkeyPatch) -> Any:
     def given(where: Any, buffers: str, **options: Any) -> dict[str, str]:
         opened: list[dict[str, str]] = []
         monkeypatch.setattr(config, "current_platform", where)
-        monkeypatch.setattr(engine_config, "Node", lambda options, identity: opened.append(options))
+        monkeypatch.setattr(engine_config, "Node", lambda options, identity, index: opened.append(options))
         engine = vllm_config(options=options)
         engine.kv_transfer_config.kv_buffer_device = buffers
         config.check_start(engine)

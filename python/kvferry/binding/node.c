@@ -50,13 +50,33 @@ static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config
   return (PyObject *)self;
 }
 
+/* os.environ writes to the process' environment, under the GIL. */
+static bool choose_address(PyObject *error, kvf_config *config, PyObject *options, PyObject *index)
+{
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  uint32_t number = 0;
+  if (index == Py_None) {
+    return true;
+  }
+  if (!kvfpy_to_u32(index, &number)) {
+    return false;
+  }
+  const bool listen_is_given = PyDict_GetItemString(options, "listen") != NULL;
+  kvf_status status = kvf_address_choose(config, listen_is_given, number, environ, message);
+  if (status != KVF_OK) {
+    (void)kvfpy_raise_status(error, status, message);
+  }
+  return status == KVF_OK;
+}
+
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-  static char *names[] = {"options", "identity", NULL};
+  static char *names[] = {"options", "identity", "index", NULL};
   PyObject *options = NULL;
   PyObject *identity = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!:Node", names, &PyDict_Type, &options, &PyDict_Type,
-                                   &identity)) {
+  PyObject *index = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!|O:Node", names, &PyDict_Type, &options, &PyDict_Type,
+                                   &identity, &index)) {
     return NULL;
   }
   kvfpy_module_state *state = PyType_GetModuleState(type);
@@ -66,7 +86,8 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   kvf_config config;
   kvf_config_init(&config);
   if (!kvfpy_set_all(state->error, &config, options, kvfpy_set_option) ||
-      !kvfpy_set_all(state->error, &config, identity, set_identity)) {
+      !kvfpy_set_all(state->error, &config, identity, set_identity) ||
+      !choose_address(state->error, &config, options, index)) {
     return NULL;
   }
   return open_node(type, state->error, &config);

@@ -56,21 +56,11 @@ class Options:
         return set(given)
 
 
-def address_of_rank(address: str, index: int) -> str:
-    """Ranks of one host cannot share a port: with a fixed one, the i-th takes the i-th after it."""
-    host, separator, port = address.rpartition(":")
-    named = separator and port.isdigit() and (":" not in host or host.endswith("]"))
-    return f"{host}:{int(port) + index}" if named and int(port) > 0 else address
-
-
 def open_node(options: dict[str, str], identity: dict[str, str], where: str, index: int | None = None) -> Node:
     """The node of a rank, the `index`-th on its host, or the scheduler's, which takes no connections."""
     if index is None:
         options["listen"] = ""
-    else:
-        for name in {"listen", "advertise"} & options.keys():
-            options[name] = address_of_rank(options[name], index)
     try:
-        return Node(options, identity)
+        return Node(options, identity, index or 0)
     except Error as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -171,7 +171,8 @@ TEST(transports_are_known_and_named_once)
 TEST(peers_are_addresses_with_ports)
 {
   const char *const good[] = {"", "127.0.0.1:80", "p-1.example:9000,p-2.example:9000", "[::1]:80,10.0.0.1:81"};
-  const char *const bad[] = {"p-1", "p-1:80,", ",p-1:80", "p-1:80,,p-2:80", "[::1]", "p-1:80 p-2:80", "p-1:x"};
+  const char *const bad[] = {"p-1",   "p-1:80,",       ",p-1:80", "p-1:80,,p-2:80",
+                             "[::1]", "p-1:80 p-2:80", "p-1:x",   "fd00::1:80"};
   for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
     assert_set("peers", good[i]);
   }
@@ -194,8 +195,10 @@ TEST(peers_are_addresses_with_ports)
 
 TEST(addresses_have_a_shape)
 {
-  const char *const good[] = {"", "127.0.0.1", "127.0.0.1:0", "host-1.example:65535", "[::1]", "[fe80::1]:80"};
-  const char *const bad[] = {":80",  "host:", "host:65536", "host:80:80", "::1",
+  const char *const good[] = {"",          "127.0.0.1",      "127.0.0.1:0",  "host-1.example:65535",
+                              "eth_0.100", "[::1]",          "[fe80::1]:80", "::1",
+                              "fd00::a:1", "::ffff:10.0.0.1"};
+  const char *const bad[] = {":80",  "host:", "host:65536", "host:80:80", "fd00::g", "[host]:80",
                              "[::1", "[]:80", "[::1]80",    "a b",        "h\n"};
   for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
     assert_set("listen", good[i]);
@@ -207,11 +210,26 @@ TEST(addresses_have_a_shape)
   }
 }
 
+TEST(only_listening_takes_networks)
+{
+  const char *const good[] = {"10.0.0.0/8", "10.0.0.0/8:7000", "10.0.0.0/8:7000-7003", "fd00::/8", "[fd00::/8]:7000"};
+  const char *const bad[] = {"10.0.0.0/",  "10.0.0.0/8/8", "/8",         "[fd00::]/8",
+                             "10.0.0.0/x", "fd00::/8-9",   "fd00::/8:80"};
+  kvf_config config = defaults();
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("listen", good[i]);
+    assert_int_equal(kvf_config_set(&config, "advertise", good[i], NULL), KVF_INVALID);
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
+  }
+}
+
 TEST(only_listening_has_ranges_of_ports)
 {
   const char *const good[] = {"127.0.0.1:7000-7003", "a-1.example:1-1024", "[::1]:65535-65535"};
   const char *const bad[] = {"h:7003-7000", "h:0-9",   "h:1-1025", "h:1-65536", "h:1-",
-                             "h:-9",        "h:1-2-3", ":1-2",     "1-2:"};
+                             "h:-9",        "h:1-2-3", ":1-2",     "1-2:",      "fd00::1-5"};
   char first[KVF_HOST_BYTES_MAX];
   uint16_t last;
   kvf_config config = defaults();

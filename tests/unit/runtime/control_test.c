@@ -123,6 +123,30 @@ TEST(port_is_chosen_and_told)
   kvf_node_close(nodes[1]);
 }
 
+/* What it comes to is where tcp's data listens, too. */
+TEST(interface_or_network_is_an_address)
+{
+  static const char *const named[] = {"lo", "127.0.0.0/8"};
+  for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
+    const pair_option options[] = {{"listen", named[i]}, {"transports", "tcp"}, {NULL, NULL}};
+    pair_node producer;
+    pair_node consumer;
+    pair_ticket ticket;
+    pair_result result;
+    pair_open_node(&producer, options);
+    pair_open_node(&consumer, options);
+    kvf_rank_record record = address_of(producer.node);
+    assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
+    pair_offer(&producer, 0, 4, 1, true, &ticket);
+    pair_wait(&consumer, pair_begin(&consumer, &ticket, 0), 10000, &result);
+    assert_int_equal(result.report.status, KVF_OK);
+    pair_close_node(&consumer);
+    pair_close_node(&producer);
+  }
+  const pair_option none[] = {{"listen", "198.51.100.0/24"}, {NULL, NULL}};
+  assert_refused(none, KVF_INVALID, "listen = 198.51.100.0/24: no address of this machine is in that network");
+}
+
 /* As ranks of one host do, and whoever advertises another address: tickets name the port that was taken. */
 TEST(first_free_port_of_a_range_is_taken_and_told)
 {

@@ -15,6 +15,8 @@ from .paths import DEV, FAKE_CUDA, KEY, PLANTED
 POLICY = "kv_load_failure_policy"
 RAISING = "KVFERRY_TEST_RAISING"
 """The environment variable that raising.py reads."""
+LOOPBACK = "127.0.0.1"
+"""Where engines of tests stay, which have a key."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Connector:
     def at_port(self, port: int) -> Connector:
         """With a port of its own that stays the same when the engine is started anew."""
         if self.name == "kvferry":
-            return self.with_options(listen=f"127.0.0.1:{port}")
+            return self.with_options(listen=f"{LOOPBACK}:{port}")
         return replace(self, env={**self.env, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)})
 
     def as_json(self) -> str:
@@ -97,7 +99,7 @@ def kvferry(lease_s: float = 30.0, **options: Any) -> Connector:
         "kv_role": "kv_both",
         POLICY: "recompute",
     })
-    return base.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **options)
+    return base.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **{"listen": LOOPBACK} | options)
 
 
 def nixl(lease_s: float = 30.0, **options: Any) -> Connector:
