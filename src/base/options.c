@@ -58,8 +58,7 @@ static bool parse_number(const char *text, uint32_t min, uint32_t max, uint32_t 
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_"
 #define IPV6_CHARACTERS DIGITS "abcdefABCDEF:."
 
-/* Several colons outside of brackets: an IPv6 address, or network, without a port. */
-static bool is_bare_ipv6(const char *text)
+bool kvf_is_bare_ipv6(const char *text)
 {
   return *text != '[' && strchr(text, ':') != strrchr(text, ':');
 }
@@ -71,7 +70,7 @@ static bool is_place(const char *text, bool or_network)
     return true;
   }
   const bool has_brackets = *text == '[';
-  const bool is_bare = is_bare_ipv6(text);
+  const bool is_bare = kvf_is_bare_ipv6(text);
   text += has_brackets;
   const size_t host_bytes = strspn(text, has_brackets || is_bare ? IPV6_CHARACTERS : HOST_CHARACTERS);
   text += host_bytes;
@@ -108,7 +107,7 @@ static bool is_listen(const char *text)
   uint16_t last = 0;
   uint32_t port = 0;
   kvf_listen_split(text, first, &last);
-  if (!is_place(first, true) || (last > 0 && is_bare_ipv6(first))) {
+  if (!is_place(first, true) || (last > 0 && kvf_is_bare_ipv6(first))) {
     return false;
   }
   return last == 0 || (parse_number(strrchr(first, ':') + 1, 1, last, &port) && last - port < KVF_LISTEN_PORTS_MAX);
@@ -167,7 +166,7 @@ static bool is_peers(const char *text)
   uint32_t count = 0;
   while (kvf_peer_names_next(&text, address)) {
     const char *colon = strrchr(address, ':');
-    if (!is_address(address) || is_bare_ipv6(address) || colon == NULL || colon[1] == ']' ||
+    if (!is_address(address) || kvf_is_bare_ipv6(address) || colon == NULL || colon[1] == ']' ||
         strchr(colon, ']') != NULL || ++count > KVF_KNOWN_PEERS_MAX) {
       return false;
     }

@@ -5,6 +5,9 @@
 
 #include "kvferry/config.h"
 
+/* Whether the text has several colons outside of brackets: an IPv6 address, or network, without a port. */
+bool kvf_is_bare_ipv6(const char *text);
+
 /* `listen` without its range, which is up to *last; 0: it has none. */
 void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last);
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/status.h"
 #include "transport/own_address.h"
 
@@ -38,9 +39,8 @@ static kvf_status set_from(kvf_config *config, const char *option, char *const *
 static kvf_status move_port(kvf_config *config, const char *option, const char *value, uint32_t by, char *message)
 {
   const char *colon = strrchr(value, ':');
-  const bool is_bare_ipv6 = value[0] != '[' && strchr(value, ':') != colon;
   char *end = NULL;
-  const unsigned long port = colon == NULL || is_bare_ipv6 ? 0 : strtoul(colon + 1, &end, 10);
+  const unsigned long port = colon == NULL || kvf_is_bare_ipv6(value) ? 0 : strtoul(colon + 1, &end, 10);
   if (port == 0 || *end != '\0') {
     return KVF_OK;
   }

@@ -210,19 +210,25 @@ TEST(addresses_have_a_shape)
   }
 }
 
+static void assert_only_listen_takes(const char *const *good, size_t good_count, const char *const *bad,
+                                     size_t bad_count)
+{
+  kvf_config config = defaults();
+  for (size_t i = 0; i < good_count; i++) {
+    assert_set("listen", good[i]);
+    assert_int_equal(kvf_config_set(&config, "advertise", good[i], NULL), KVF_INVALID);
+  }
+  for (size_t i = 0; i < bad_count; i++) {
+    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
+  }
+}
+
 TEST(only_listening_takes_networks)
 {
   const char *const good[] = {"10.0.0.0/8", "10.0.0.0/8:7000", "10.0.0.0/8:7000-7003", "fd00::/8", "[fd00::/8]:7000"};
   const char *const bad[] = {"10.0.0.0/",  "10.0.0.0/8/8", "/8",         "[fd00::]/8",
                              "10.0.0.0/x", "fd00::/8-9",   "fd00::/8:80"};
-  kvf_config config = defaults();
-  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-    assert_set("listen", good[i]);
-    assert_int_equal(kvf_config_set(&config, "advertise", good[i], NULL), KVF_INVALID);
-  }
-  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
-  }
+  assert_only_listen_takes(good, sizeof(good) / sizeof(good[0]), bad, sizeof(bad) / sizeof(bad[0]));
 }
 
 TEST(only_listening_has_ranges_of_ports)
@@ -232,14 +238,7 @@ TEST(only_listening_has_ranges_of_ports)
                              "h:-9",        "h:1-2-3", ":1-2",     "1-2:",      "fd00::1-5"};
   char first[KVF_HOST_BYTES_MAX];
   uint16_t last;
-  kvf_config config = defaults();
-  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-    assert_set("listen", good[i]);
-    assert_int_equal(kvf_config_set(&config, "advertise", good[i], NULL), KVF_INVALID);
-  }
-  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    assert_int_equal(kvf_config_set(&config, "listen", bad[i], NULL), KVF_INVALID);
-  }
+  assert_only_listen_takes(good, sizeof(good) / sizeof(good[0]), bad, sizeof(bad) / sizeof(bad[0]));
   kvf_listen_split("a-1.example:1-1024", first, &last);
   assert_string_equal(first, "a-1.example:1");
   assert_int_equal(last, 1024);

@@ -11,7 +11,6 @@
 #include "stranger.h"
 #include "test.h"
 #include "transport/own_address.h"
-#include "wire/rank_record.h"
 
 static const char *v4_route; /* NULL: there is none */
 static const char *v6_route;
@@ -207,16 +206,6 @@ static kvf_status open_node(const char *key_file, const char *listen, char *cons
   return kvf_node_open(&config, out, message);
 }
 
-static uint16_t port_of(kvf_node *node)
-{
-  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
-  size_t count = 0;
-  kvf_rank_record record;
-  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
-  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
-  return record.address.port;
-}
-
 /* Starts and closes a node, which must have said this, and nothing else, with the port between. Returns that. */
 static uint16_t assert_says(const char *key_file, const char *listen, char *const *environment, kvf_log_level level,
                             const char *after_port)
@@ -281,7 +270,7 @@ TEST(a_wish_for_a_port_gives_way)
       fail_msg("%s", message);
     }
     if (i == 0) {
-      assert_int_equal(port_of(first), held.port);
+      assert_int_equal(stranger_record(first).address.port, held.port);
     }
     char why[KVF_LOG_LINE_BYTES_MAX];
     (void)snprintf(why, sizeof(why), " (lo): VLLM_NIXL_SIDE_CHANNEL_HOST says so%s", taken);

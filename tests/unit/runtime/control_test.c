@@ -95,16 +95,6 @@ static void assert_refused(const pair_option *options, kvf_status status, const 
 
 /* ---- listening ---- */
 
-static kvf_rank_record address_of(kvf_node *node)
-{
-  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
-  size_t count = 0;
-  kvf_rank_record record;
-  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
-  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
-  return record;
-}
-
 TEST(port_is_chosen_and_told)
 {
   const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
@@ -113,7 +103,7 @@ TEST(port_is_chosen_and_told)
   char message[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < 2; i++) {
     assert_int_equal(open_node(options, &nodes[i], message), KVF_OK);
-    kvf_rank_record record = address_of(nodes[i]);
+    kvf_rank_record record = stranger_record(nodes[i]);
     assert_true(kvf_address_is_loopback(&record.address));
     ports[i] = record.address.port;
     assert_int_not_equal(ports[i], 0);
@@ -135,7 +125,7 @@ TEST(interface_or_network_is_an_address)
     pair_result result;
     pair_open_node(&producer, options);
     pair_open_node(&consumer, options);
-    kvf_rank_record record = address_of(producer.node);
+    kvf_rank_record record = stranger_record(producer.node);
     assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
     pair_offer(&producer, 0, 4, 1, true, &ticket);
     pair_wait(&consumer, pair_begin(&consumer, &ticket, 0), 10000, &result);
@@ -161,7 +151,7 @@ TEST(first_free_port_of_a_range_is_taken_and_told)
   (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port + 40);
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(open_node(i == 1 ? plain : options, &nodes[i], message), KVF_OK);
-    ports[i] = address_of(nodes[i]).address.port;
+    ports[i] = stranger_record(nodes[i]).address.port;
   }
   assert_int_equal(ports[0], taken.port);
   assert_in_range(ports[1], ports[0] + 1, ports[0] + 39);
@@ -184,7 +174,7 @@ TEST(advertised_address_is_what_tickets_name)
   char message[KVF_MESSAGE_BYTES_MAX];
   char text[KVF_ADDRESS_TEXT_BYTES];
   assert_int_equal(open_node(options, &node, message), KVF_OK);
-  kvf_rank_record record = address_of(node);
+  kvf_rank_record record = stranger_record(node);
   assert_int_not_equal(record.address.port, 0); /* the one that it listens on */
   record.address.port = 0;
   kvf_address_format(&record.address, text);
@@ -192,7 +182,7 @@ TEST(advertised_address_is_what_tickets_name)
   kvf_node_close(node);
   options[0].value = "10.1.2.3:4567"; /* a forwarded port */
   assert_int_equal(open_node(options, &node, message), KVF_OK);
-  record = address_of(node);
+  record = stranger_record(node);
   kvf_address_format(&record.address, text);
   assert_string_equal(text, "10.1.2.3:4567");
   kvf_node_close(node);

@@ -6,16 +6,21 @@
 #include "pair.h"
 #include "test.h"
 #include "transport/socket.h"
-#include "wire/rank_record.h"
+
+kvf_rank_record stranger_record(kvf_node *node)
+{
+  uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
+  size_t count = 0;
+  kvf_rank_record record;
+  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
+  assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
+  return record;
+}
 
 int stranger_dial(kvf_node *node)
 {
-  uint8_t record_bytes[KVF_ADDRESS_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_rank_record record;
+  const kvf_rank_record record = stranger_record(node);
   struct sockaddr_storage address;
-  assert_int_equal(kvf_node_address(node, record_bytes, sizeof(record_bytes), &bytes), KVF_OK);
-  assert_int_equal(kvf_rank_record_decode(record_bytes, bytes, &record), KVF_OK);
   socklen_t length = kvf_address_to_sockaddr(&record.address, &address);
   int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_true(fd >= 0);

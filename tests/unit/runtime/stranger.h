@@ -6,6 +6,7 @@
 #include "../transport/tcp_peer.h"
 #include "kvferry/kvferry.h"
 #include "wire/handshake_message.h"
+#include "wire/rank_record.h"
 
 typedef struct stranger {
   int fd;
@@ -18,6 +19,8 @@ typedef struct stranger {
   size_t challenge_bytes;
 } stranger;
 
+/* How the node says that it is reached. */
+kvf_rank_record stranger_record(kvf_node *node);
 /* A connected descriptor; -1: refused. */
 int stranger_dial(kvf_node *node);
 /* Connects; `key` may be NULL. */

@@ -31,14 +31,12 @@ GIVEN_BACK = "given_back"
 """Beside them: prompts that had been loaded, and waited for a place, when all was to be discarded."""
 HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_released", "kvferry_blocks_quarantined")
 """What has to be 0 when all is quiet, as is the use of the pool."""
-
-
 UNDER_WAY = "weights under way"
 
 
 @dataclass(frozen=True)
 class Deed:
-    """What was done to an engine, on purpose or by itself: it is "gone", "up", or gets other "weights"."""
+    """What was done to an engine, on purpose or by itself: it is "gone", or gets other "weights"."""
 
     at_s: float
     engine: str
@@ -47,12 +45,10 @@ class Deed:
 
 def set_weights(engine: Engine, version: str, under_way: bool = False) -> None:
     """One that is written to by an extension has been read before."""
-    if under_way:
-        engine.update_weights_under_way(Path(version), UPDATE_LIMIT_S)
-    elif version.endswith(EXTENDED):
+    if version.endswith(EXTENDED):
         engine.write_to_weights(version, UPDATE_LIMIT_S)
     else:
-        engine.update_weights(Path(version), UPDATE_LIMIT_S)
+        engine.update_weights(Path(version), UPDATE_LIMIT_S, under_way)
 
 
 def held_by(engine: Engine) -> dict[str, int]:
@@ -143,7 +139,6 @@ class Cluster(Stack):
             return  # who looks after life sees to it
         client.complete(engine.url, PROBE, 1, timeout_s=WARM_UP_LIMIT_S)
         if engine.process.running() and engine.process.pid == life:
-            self._note(engine.name, "up")
             self.serving.add(engine.name)
 
     def give_weights(self, extended: bool) -> None:

@@ -48,7 +48,7 @@ LISTED_MAX = 3
 """Prompts beside its own."""
 ALL_ALIKE = {"temperature": 1.0, "top_k": 1}
 """With `n` vLLM wants a temperature."""
-REFUSED = ({"model": "nobody's"}, {"max_tokens": 1 << 20}, {"temperature": -1.0})
+REFUSED_FIELDS = ({"model": "nobody's"}, {"max_tokens": 1 << 20}, {"temperature": -1.0})
 REFUSALS = range(400, 500)
 
 
@@ -143,7 +143,7 @@ class Handed:
         begin_s = self._now_s()
         if CONSUMER not in self._cluster.serving:
             return []
-        answer = self._post(CONSUMER, {**ask.body(self._mix.answer_tokens, lent.ticket), **rng.choice(REFUSED)})
+        answer = self._post(CONSUMER, {**ask.body(self._mix.answer_tokens, lent.ticket), **rng.choice(REFUSED_FIELDS)})
         if answer.status in REFUSALS:
             return [Request(begin_s, self._now_s(), Outcome.REFUSED, habit=Habit.REFUSED.value)]
         return [self._judged(begin_s, CONSUMER, answer, ask, Habit.REFUSED.value, lent)]

@@ -66,18 +66,16 @@ class Mix:
         name is raiser.py's."""
         ours = connector == "kvferry"
         p_cores, d_cores = split_cores()
+        p2 = self._connector(connector, folder / "P2")
         d_args = (*self.args, *(TYPED_ERRORS if ours else ()), *(("--max-num-seqs", str(self.d_places)) if self.d_places else ()))
         return [EngineSpec("P1", FAST, self._connector(connector, folder / "P1").among(*self.siblings), p_cores, self.p_blocks,
                            args=self.args),
                 EngineSpec("D", FAST, self._connector(connector, folder / "D").among(*self.siblings), d_cores, self.d_blocks,
                            args=d_args),
-                EngineSpec("P2", FAST, self._connector(connector, folder / "P2", *(["tcp"] if ours else [])), p_cores,
-                           self.p_blocks, args=self.args)]
+                EngineSpec("P2", FAST, p2.with_options(transports=["tcp"]) if ours else p2, p_cores, self.p_blocks, args=self.args)]
 
-    def _connector(self, name: str, folder: Path, *transports: str) -> Connector:
+    def _connector(self, name: str, folder: Path) -> Connector:
         made = connector_for(name)
-        if transports:
-            made = made.with_options(transports=transports)
         return made.raising_in(folder) if self.hooks_raise else made.with_these_tools()
 
 

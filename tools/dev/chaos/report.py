@@ -11,10 +11,11 @@ from typing import Any
 from pd.table import table
 
 from .clients import Outcome, Request
+from .cluster import GIVEN_BACK
 from .storm import Fault
 
 LISTED_MAX = 20
-LOADED_PERCENT_MIN = 40
+LOADED_PERCENT_MIN = 50
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Run:
         possible = sum(request.blocks for request in self.requests)
         loaded = self.counted["kvferry_loaded_blocks_total"]
         return {"possible_blocks": possible, "loaded_blocks": loaded, "loaded_percent": 100 * loaded // max(possible, 1),
-                "preemptions": self.counted["vllm:num_preemptions_total"], "given_back": self.counted["given_back"]}
+                "preemptions": self.counted["vllm:num_preemptions_total"], GIVEN_BACK: self.counted[GIVEN_BACK]}
 
     def said(self, outcome: Outcome) -> Counter[str]:
         return Counter(request.detail for request in self.requests if request.outcome is outcome)

@@ -129,26 +129,20 @@ class Engine(Server):
             raise EngineError(f"{self.name}: {path}: {answer.status} {answer.error or answer.body}")
         return answer
 
-    def update_weights(self, folder: Path, limit_s: float) -> None:
-        """From files."""
-        self._update(limit_s, "reload_weights", weights_path=str(folder))
-
-    def update_weights_under_way(self, folder: Path, limit_s: float) -> None:
-        """From files. Answers under way go on, and are of both versions; prompts that wait for a place are of the new one."""
-        self.call("/pause?mode=keep&clear_cache=false", limit_s)
-        self.call("/collective_rpc", limit_s, {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
-        self.call("/reset_prefix_cache?reset_running_requests=true&reset_external=true", limit_s)
-        self.call("/resume", limit_s)
+    def update_weights(self, folder: Path, limit_s: float, under_way: bool = False) -> None:
+        """From files. `under_way`: vLLM goes on with the answers that it has begun, which are of both versions then; prompts
+        that wait for a place are of the new one."""
+        self._update(limit_s, under_way, "reload_weights", weights_path=str(folder))
 
     def write_to_weights(self, name: str, limit_s: float) -> None:
         """By its workers' extension (worker_extension.py)."""
-        self._update(limit_s, "update_named_params", factor=-1.0, weights_id=name)
+        self._update(limit_s, False, "update_named_params", factor=-1.0, weights_id=name)
 
-    def _update(self, limit_s: float, method: str, **arguments: Any) -> None:
-        """When all answers under way have ended: each is of one version."""
-        self.call("/pause?mode=wait", limit_s)
+    def _update(self, limit_s: float, under_way: bool, method: str, **arguments: Any) -> None:
+        """At once, or when all answers under way have ended: each is of one version then."""
+        self.call("/pause?mode=" + ("keep&clear_cache=false" if under_way else "wait"), limit_s)
         self.call("/collective_rpc", limit_s, {"method": method, "kwargs": arguments})
-        self.call("/reset_prefix_cache?reset_external=true", limit_s)
+        self.call(f"/reset_prefix_cache?reset_external=true&reset_running_requests={str(under_way).lower()}", limit_s)
         self.call("/resume", limit_s)
 
     def reset_prefix_cache(self, external: bool = True) -> bool:
