@@ -92,7 +92,8 @@ TEST(a_route_of_either_family_will_do)
 
 TEST(options_go_before_the_environment)
 {
-  char *const environment[] = {"KVFERRY_LISTEN=10.1.0.1", "KVFERRY_ADVERTISE=10.1.0.2", KEY, NIXL "10.2.0.1", NULL};
+  static char nixl[] = NIXL "10.2.0.1";
+  char *const environment[] = {"KVFERRY_LISTEN=10.1.0.1", "KVFERRY_ADVERTISE=10.1.0.2", KEY, nixl, NULL};
   char *const advertise[] = {"KVFERRY_ADVERTISE=10.1.0.2", NULL};
   kvf_config config = config_of("/other");
   assert_int_equal(kvf_config_set(&config, "listen", "10.9.0.1", NULL), KVF_OK);
