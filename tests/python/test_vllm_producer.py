@@ -121,6 +121,9 @@ def test_an_engine_that_is_woken_steps_only_for_what_there_is_to_say() -> None:
     assert producer.busy  # the ranks are to be told
     producer.fill(orders)
     assert not producer.busy and producer.live([lease_id]) == [lease_id]
+    producer.stop()
+    producer.has_news = True  # its listener goes on, and no step takes it any more
+    assert not producer.busy
 
 
 def test_options_go_with_the_ticket() -> None:

@@ -203,6 +203,7 @@ class Producer:
         """All leases have ended on all ranks."""
         leases = list(self._leases.values())
         self._leases, self._by_request, self._end, self._later, self._finished = {}, {}, [], {}, []
+        self.is_woken = False  # no step takes a rank's news any more
         for key in list(self._wanted):
             self.forget(key)
         self._node.lease_release([lease.id for lease in leases])

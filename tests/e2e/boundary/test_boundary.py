@@ -57,6 +57,12 @@ def engine_of(rig: Rig, side: str) -> Engine:
     return rig.producer if side == "P" else rig.decoder
 
 
+def falls_asleep(engine: Engine) -> None:
+    """It steps only while it has requests: vLLM's pause waits for that."""
+    engine.call("/pause?mode=wait", 10.0)
+    engine.call("/resume", 10.0)
+
+
 # ---- one request ----
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -119,6 +125,7 @@ def test_a_prefill_engine_ends_its_leases(rig_of: Callable[..., Rig], pair: tupl
     reasons = trial.new_failures(before, rig.counters())
     assert reasons and set(reasons) <= REFUSED, reasons
     rig.stack.wait_idle()
+    falls_asleep(rig.producer)
 
 
 @pytest.mark.parametrize("pair, hook, rank", [
@@ -139,3 +146,4 @@ def test_a_decode_engine_stops_its_loads(rig_of: Callable[..., Rig], pair: tuple
     is_right(rig, rig.other_question, rig.ticket(rig.other_question))
     assert metrics.total(rig.counters(), trial.LOADED_BLOCKS) == before
     rig.stack.wait_idle()
+    falls_asleep(rig.decoder)
