@@ -42,7 +42,7 @@ class Outcome(Enum):
     PAUSED = "paused"
     """The plan had that engine paused, and vLLM refused the request: it does so from 0.33 on."""
     MIXED = "mixed"
-    """Of two versions: D has got new weights while it computed the answer."""
+    """Begun with one version of the weights, and ended with the next: D got them while it computed the answer."""
     WRONG = "wrong"
     HUNG = "hung"
     OTHER = "other_errors"
@@ -79,8 +79,15 @@ def is_beginning(tokens: Sequence[int], right: Collection[Sequence[int]]) -> boo
     return any(list(one[:len(tokens)]) == list(tokens) for one in right)
 
 
-def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_s: float) -> tuple[Outcome, str]:
-    """The outcome of one answer, and for those that are not right what was wrong. `right`: of each of its choices."""
+def is_begun(tokens: Sequence[int], right: Collection[Sequence[int]]) -> bool:
+    """Whether one or more of the tokens are right. Blocks of other weights would show in the first."""
+    return any(list(one[:1]) == list(tokens[:1]) for one in right)
+
+
+def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_s: float,
+          is_updated: bool = False) -> tuple[Outcome, str]:
+    """The outcome of one answer, and for those that are not right what was wrong. `right`: of each of its choices.
+    `is_updated`: its engine has got new weights meanwhile."""
     if answer.status == web.NO_ANSWER:
         late = answer.seconds >= limit_s - CLOCK_S
         return (Outcome.HUNG, f"no answer in {limit_s:.0f} s") if late else (Outcome.OTHER, answer.error)
@@ -95,7 +102,8 @@ def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_
         is_aborted = ABORTED in [choice.get("finish_reason") for choice in choices]
         if are_all and is_aborted and all(is_beginning(found or [], of) for found, of in zip(tokens, right)):
             return Outcome.OTHER, "its engine has aborted it"
-        return Outcome.WRONG, f"tokens {tokens}"
+        is_mixed = is_updated and are_all and all(found and is_begun(found, of) for found, of in zip(tokens, right))
+        return (Outcome.MIXED if is_mixed else Outcome.WRONG), f"tokens {tokens}"
     error = answer.body.get("error")
     if isinstance(error, dict) and error.get("type") == TYPED and error.get("reason"):
         return Outcome.TYPED_ERROR, str(error["reason"])

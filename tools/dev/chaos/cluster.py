@@ -31,7 +31,6 @@ GIVEN_BACK = "given_back"
 """Beside them: prompts that had been loaded, and waited for a place, when all was to be discarded."""
 HELD = ("kvferry_leases", "kvferry_requests_open", "kvferry_loads_open", "kvferry_loads_not_released", "kvferry_blocks_quarantined")
 """What has to be 0 when all is quiet, as is the use of the pool."""
-UNDER_WAY = "weights under way"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Cluster(Stack):
         self.stopped: set[str] = set()
         """Engines whose transfers have stopped, since a hook has raised."""
         self.problems: list[str] = []
-        self.updates_under_way = 0
+        self.updates = 0  # of D
         self._paused = ""
         """The engine that gets new weights now."""
         self._counted: Counter[str] = Counter()
@@ -152,14 +151,11 @@ class Cluster(Stack):
 
     def take_back_weights(self) -> None:
         """What an extension has written. D is the first, and under way: prompts are loaded, and wait for a place."""
-        self.updates_under_way += 1
-        self._note(CONSUMER, UNDER_WAY)
         self._set_weights(self.version + EXTENDED, self.version, (CONSUMER,), under_way=True)
-        self._note(CONSUMER, UNDER_WAY)
         self._set_weights(self.version + EXTENDED, self.version, PRODUCERS)
 
     def may_be_mixed(self, since_s: float) -> bool:
-        return UNDER_WAY in self.done_to(CONSUMER, since_s)
+        return "weights" in self.done_to(CONSUMER, since_s)
 
     def _set_weights(self, old: str, new: str, names: Sequence[str] = (*PRODUCERS, CONSUMER), under_way: bool = False) -> None:
         """One engine after the other: between them, tickets are of other weights."""
@@ -167,6 +163,7 @@ class Cluster(Stack):
             self._note(name, "weights")
             self._paused = name
             if name == CONSUMER:
+                self.updates += 1
                 self.served.append((self.now_s(), {old, new}))
             try:
                 set_weights(self.by_name[name], new, under_way)

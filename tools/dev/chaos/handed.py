@@ -154,13 +154,12 @@ class Handed:
     def _judged(self, begin_s: float, engine: str, answer: web.Answer, ask: Ask, habit: str,
                 lent: Lent | None = None, may_load: bool = False) -> Request:
         now_s = self._now_s()
-        outcome, detail = judge(answer, ask.right(self._cluster.versions_between(begin_s, now_s)), self._mix.limit_s)
+        outcome, detail = judge(answer, ask.right(self._cluster.versions_between(begin_s, now_s)), self._mix.limit_s,
+                                engine == CONSUMER and self._cluster.may_be_mixed(begin_s))
         if outcome is Outcome.OTHER and "gone" in self._cluster.done_to(engine, begin_s):
             outcome = Outcome.CUT_OFF
         if outcome is Outcome.OTHER and answer.status == UNAVAILABLE and self._cluster.was_paused(engine, begin_s):
             outcome = Outcome.PAUSED
-        if outcome is Outcome.WRONG and engine == CONSUMER and self._cluster.may_be_mixed(begin_s):
-            outcome = Outcome.MIXED
         if not outcome.good:
             detail = f"{engine}, {ask.questions[0].model}, {habit}, ticket of {lent.producer if lent else None}: {detail}"
         return Request(begin_s, now_s, outcome, detail, habit=habit, blocks=blocks_of(ask.questions[0]) if may_load else 0)

@@ -62,7 +62,7 @@ def run(mix: Mix, connector: str, seed: int, seconds: float) -> report.Run:
         run_s = now_s()
         cluster.come_back()
         problems = [*cluster.problems, *clients.mistakes]
-        places = cluster.mix.d_places * cluster.updates_under_way
+        places = cluster.mix.d_places * cluster.updates
         if sum(request.outcome is Outcome.MIXED for request in clients.requests) > places:
             problems.append(f"more answers are of two versions of the weights than D had places for: {places}")
         if clients.unanswered:
