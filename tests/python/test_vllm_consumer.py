@@ -521,6 +521,9 @@ def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     assert side.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
+    errors = side.consumer.scheduler.grammar_compile_error_reqs
+    if isinstance(errors, dict):  # from 0.33 on: its own HTTP 400
+        assert (errors["a"].code, errors["a"].message) == ("validation_error", f"{said} (kvferry:invalid:retry=0)")
     assert not side.consumer.finish(side.a) and not side.consumer.busy
 
 
