@@ -520,6 +520,21 @@ size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out,
 
 /* ---- time and events ---- */
 
+/* Without a key a node listens on loopback, and cannot see that a consumer elsewhere looks for it: a lease runs out,
+ * and nobody has ever come. Once an engine. */
+static void say_if_alone(kvf_core *core, uint64_t now_ns)
+{
+  if (core->said_alone || core->leases.counters.ended[KVF_LEASE_END_EXPIRED] == 0 || core->sessions.had_consumer ||
+      core->context.key.bytes != 0 || core->context.config.rank != 0) {
+    return;
+  }
+  core->said_alone = true;
+  kvf_context_log(
+      &core->context, now_ns, KVF_LEASE_EXPIRED, 0, KVF_LOG_WARN,
+      "a lease has expired, and no consumer has ever connected: without a key this engine listens for this host alone; "
+      "others need one on both sides (option key_file or KVFERRY_KEY_FILE), and perhaps an address here (listen)");
+}
+
 void kvf_core_tick(kvf_core *core, uint64_t now_ns)
 {
   uint32_t work = TICK_ITEMS_MAX;
@@ -550,6 +565,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
+  say_if_alone(core, now_ns);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)

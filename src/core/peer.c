@@ -562,9 +562,15 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
   return status;
 }
 
-/* Nobody there, where a producer on another host has named its own loopback. */
-static const char cannot_connect_here[] =
-    "cannot connect; a loopback address is of this host alone: a producer on another one needs a key";
+/* A producer on another host may have named its own loopback, where here is nobody, or somebody else. */
+#define OF_THIS_HOST                                                                                       \
+  "; a loopback address is of this host alone: a producer on another one needs a key (option key_file or " \
+  "KVFERRY_KEY_FILE), or an address in listen"
+
+static bool may_be_elsewhere(const kvf_peer *peer)
+{
+  return kvf_address_is_loopback(&peer->key.address) && peer->stat.handshakes == 0;
+}
 
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
@@ -575,8 +581,8 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
     status = send_hello(peers, peer);
   }
   if (status != KVF_OK) {
-    const bool is_own = status == KVF_PEER_DOWN && kvf_address_is_loopback(&peer->key.address);
-    fail(peers, now_ns, peer, status, is_own ? cannot_connect_here : "cannot connect");
+    const bool hints = status == KVF_PEER_DOWN && may_be_elsewhere(peer);
+    fail(peers, now_ns, peer, status, hints ? "cannot connect" OF_THIS_HOST : "cannot connect");
     return;
   }
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
@@ -637,7 +643,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
-    fail(peers, now_ns, peer, KVF_PEER_RESTARTED, another_answers);
+    fail(peers, now_ns, peer, KVF_PEER_RESTARTED,
+         may_be_elsewhere(peer) ? "another process answers at its address" OF_THIS_HOST : another_answers);
     return;
   }
   kvf_proof proof = {.identity_count = context->config.identity_fields};

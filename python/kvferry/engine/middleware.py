@@ -21,6 +21,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HELD_MAX = 256  # chunks that may be held: one opens each choice of a chat
+IS_HERE = "kvferry.errors"
+"""In the scope of a request that goes through one already: a server may have it twice."""
 REPLACED_HEADERS = (b"content-type", b"content-length", b"cache-control")
 
 
@@ -37,6 +39,9 @@ class KVErrors:
             await self._app(scope, receive, send)
             if scope["type"] == "lifespan":
                 self._leave()
+            return
+        if scope.setdefault(IS_HERE, self) is not self:
+            await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})  # it has to be the same object all the way down
         gate = _Gate(self, scope, send)

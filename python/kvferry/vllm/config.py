@@ -33,7 +33,7 @@ UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may
 KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
 OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS)
 """Options that are not the library's."""
-_ERROR = 'its client gets an error: with --middleware kvferry.vllm.KVErrors why and when to retry, else "Internal server error"'
+_ERROR = "its client gets an error, and behind vLLM's API server why and when to retry"
 FAILED_LOAD = {
     "recompute": "the missing blocks are computed here, and its client waits longer; it gets an error only where "
                  'recompute_budget_tokens_per_s is spent, or a rank is lost. To have errors instead, set that to "fail".',

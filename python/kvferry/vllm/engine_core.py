@@ -225,6 +225,15 @@ def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None],
         side.weights_named(weight_version)
 
 
+def _update_from_output(call: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of the scheduler: a step's answers."""
+    outputs = call(scheduler, *args, **kwargs)
+    connector = _own(seam.connector_of(scheduler))
+    if connector is not None:
+        connector._scheduler.say_why(outputs)
+    return outputs
+
+
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "add_request": _add_request,
     "reset_prefix_cache": _reset_prefix_cache,
@@ -256,3 +265,4 @@ def install(vllm_config: VllmConfig) -> None:
     has = features_of(vllm_config)
     wanted = {name: _for_ours(around) for name, around in WRAPPERS.items() if NEEDED_BY.get(name) in (None, *has)}
     seam.wrap_engine_core(wanted, OPTIONAL)
+    seam.wrap_answers(_update_from_output)

@@ -1,4 +1,5 @@
-"""`vllm serve --middleware kvferry.vllm.KVErrors`; and by which names vLLM's API servers know an engine's requests."""
+"""What the plugin adds to vLLM's API servers (or `--middleware kvferry.vllm.KVErrors`), and by which names these know an
+engine's requests."""
 
 from __future__ import annotations
 

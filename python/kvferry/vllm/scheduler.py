@@ -209,6 +209,11 @@ class Scheduler(Control):
     def _receive(self, output: KVConnectorOutput, keys: set[str]) -> None:
         output.finished_recving = self._consumer.told(keys | (output.finished_recving or set()))
 
+    @of_all(lambda side, outputs: None)
+    def say_why(self, outputs: Any) -> None:
+        """These answers of a step are about to go out."""
+        self._consumer.say_why(outputs)
+
     def take(self, news: Iterable[messages.News]) -> None:
         for one in news:
             if one.stopped:
