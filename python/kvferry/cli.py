@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import __version__
 
@@ -38,6 +39,12 @@ def run_check(arguments: argparse.Namespace) -> int:
     return run(arguments.node, options, arguments.listen, arguments.ranks, print)
 
 
+def run_key(arguments: argparse.Namespace) -> int:
+    from .key import run
+
+    return run(arguments.file, arguments.add, print)
+
+
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="kvferry", description="Tools for engines with kvferry.")
     parser.add_argument("--version", action="version", version=f"kvferry {__version__}")
@@ -61,6 +68,14 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     top.add_argument("--once", action="store_true",
                      help="look twice, print one frame and end: status 0 if all engines answered, 1 if not")
     top.set_defaults(run=run_top)
+
+    key = commands.add_parser("key", help="make a shared key",
+                              description="Writes a random key to a new file that its owner alone can read, and prints the file's path and "
+                                          "the key's id, by which logs name it. Give the file to all engines: option key_file.")
+    key.add_argument("file", nargs="?", type=Path, default=Path("kvferry.key"), metavar="FILE", help="default: kvferry.key")
+    key.add_argument("--add", action="store_true",
+                     help="a second key in this file, accepted beside the first: the first step of a change of keys")
+    key.set_defaults(run=run_key)
     return parser.parse_args(words)
 
 
