@@ -13,7 +13,7 @@ from kvferry import Node
 from kvferry.engine import config
 from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
-from kvferry.engine.drain import GRACE_MS
+from kvferry.engine.drain import GRACE_MS, GRACE_MS_MAX
 from kvferry.key import read_keys
 from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
 
@@ -167,7 +167,10 @@ def lease_wait_s(vllm_config: VllmConfig) -> float:
 
 
 def drain_grace_ms(vllm_config: VllmConfig) -> int:
-    return options_given(vllm_config).count(DRAIN_GRACE, GRACE_MS, least=0)
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(DRAIN_GRACE, GRACE_MS))
+    if not given.isascii() or not given.isdigit() or int(given) > GRACE_MS_MAX:
+        raise ConfigError(f'{EXTRA}: {DRAIN_GRACE} = "{given}" is not allowed: it must be 0 to {GRACE_MS_MAX} ms')
+    return int(given)
 
 
 def keys_of(vllm_config: VllmConfig) -> list[bytes]:
