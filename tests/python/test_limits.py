@@ -150,6 +150,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
         config.harmless_rpcs(engine)
+        config.drain_grace_ms(engine)
         config.open_node(engine, kv_cache_config(), 0).close()
 
     given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
@@ -157,15 +158,15 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
              {"listen": "0.0.0.0", "key_file": str(key)},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
              {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
-             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"weights_id": ""}, {"rpcs_that_keep_weights": "one"}]
+             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"drain_grace_ms": -1}, {"weights_id": ""}, {"rpcs_that_keep_weights": "one"}]
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other runs of this test hold it, too
         taken.bind(("127.0.0.77", 7000))
         taken.listen()
         assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
         start(listen="127.0.0.77:7000-7099")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500, require=["tcp"],
-          rpcs_that_keep_weights=["one"])
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500,
+          drain_grace_ms=0, require=["tcp"], rpcs_that_keep_weights=["one"])
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,11 @@ class Failures:
         except OSError as error:
             logger.warning("kvferry: clients of failed requests will not hear why: %s", error)
 
+    @property
+    def folder(self) -> Path | None:
+        """The engine's, which lasts as long as it. None: there is none."""
+        return self._folder
+
     def names_of(self, key: str) -> tuple[str, ...]:
         """By which an API server may ask for the engine's request."""
         return (key,)

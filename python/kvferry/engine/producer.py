@@ -79,6 +79,11 @@ class Producer:
         return bool(self._leases)
 
     @property
+    def leases(self) -> int:
+        """That some rank has not ended. Any thread may ask."""
+        return len(self._leases)
+
+    @property
     def busy(self) -> bool:
         if self.drains or not self.is_woken:
             return self.has_leases

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm import envs
@@ -11,6 +13,8 @@ from kvferry import Node
 from kvferry.engine import config
 from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
+from kvferry.engine.drain import GRACE_MS, GRACE_MS_MAX
+from kvferry.key import read_keys
 from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
 
 from . import seam
@@ -31,7 +35,9 @@ LOADS_IN_FLIGHT_DEFAULT = 256
 LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
 KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS)
+DRAIN_GRACE = "drain_grace_ms"  # how long an engine that leaves takes new prompts
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS,
+                DRAIN_GRACE)
 """Options that are not the library's."""
 _ERROR = "its client gets an error, and behind vLLM's API server why and when to retry"
 FAILED_LOAD = {
@@ -158,6 +164,19 @@ def harmless_rpcs(vllm_config: VllmConfig) -> set[str]:
 
 def lease_wait_s(vllm_config: VllmConfig) -> float:
     return options_given(vllm_config).count(LEASE_WAIT, 0, least=0) / 1000
+
+
+def drain_grace_ms(vllm_config: VllmConfig) -> int:
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(DRAIN_GRACE, GRACE_MS))
+    if not given.isascii() or not given.isdigit() or int(given) > GRACE_MS_MAX:
+        raise ConfigError(f'{EXTRA}: {DRAIN_GRACE} = "{given}" is not allowed: it must be 0 to {GRACE_MS_MAX} ms')
+    return int(given)
+
+
+def keys_of(vllm_config: VllmConfig) -> list[bytes]:
+    """Those that the node has taken; none: it has none."""
+    file = options_given(vllm_config).of_library(OF_CONNECTOR).get("key_file") or os.environ.get("KVFERRY_KEY_FILE")
+    return read_keys(Path(file)) if file else []
 
 
 def in_flight(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> InFlight:

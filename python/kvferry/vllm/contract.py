@@ -83,6 +83,7 @@ WOKEN = "an idle engine steps only when one of its leases has ended"
 STOP_REASONS = "requests that fail say why in their stop_reason"
 ERRORS_ADDED = "clients of vLLM's API server hear why requests fail without --middleware kvferry.vllm.KVErrors"
 LOADS_FIRST = "on GPUs, loads start before a step's forward and not behind it"
+SERVER_ENDS = "an API server says that its engine leaves, and that it ends"
 CONTRACT: tuple[Entry, ...] = (
     # ---- between steps: what ends leases and loads ----
     _call(CORE + "add_request", "the ranks and the scheduler are joined before the first request", "self", "request", "request_wave"),
@@ -104,6 +105,10 @@ CONTRACT: tuple[Entry, ...] = (
            is_guard=False),
     _order("vllm.v1.engine.core:EngineCoreProc._process_input_queue", WOKEN, r"while not self\.has_work\(\)(?s:.*)self\.input_queue\.get\(",
            is_guard=False),
+    # ---- API servers ----
+    _order("vllm.entrypoints.launchers.launcher:serve_http", SERVER_ENDS,
+           r"engine_client = app\.state\.engine_client(?s:.*)engine_client\.shutdown(?s:.*)server\.should_exit = True", is_guard=False),
+    _fields("vllm.config:KVTransferConfig", SERVER_ENDS, "engine_id", is_guard=False),
     # ---- vLLM's blocks ----
     _call(MANAGER + ".free", "blocks of an ended request go back once its load is released", "self", "request"),
     _call(MANAGER + ".pop_blocks_for_free", "blocks under a load are kept from reuse", "self", "request"),

@@ -17,6 +17,15 @@ class KVErrors(middleware.KVErrors):
         metadata = scope["state"].get("request_metadata")
         return None if metadata is None else metadata.request_id
 
+    def engine_of(self, scope: middleware.Message) -> str | None:
+        from . import seam
+        return seam.engine_of_server(scope["app"]) if "app" in scope else None
+
+    def watch(self, scope: middleware.Message) -> None:
+        from . import seam
+        if "app" in scope:
+            seam.watch_shutdown(scope["app"], self.front.server_ends)
+
 
 class Failures(errors.Failures):
     def names_of(self, key: str) -> tuple[str, ...]:

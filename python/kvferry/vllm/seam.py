@@ -397,6 +397,28 @@ def returns_routed_experts(vllm_config: VllmConfig) -> bool:
     return bool(getattr(outputs, "enable_return_routed_experts", False))
 
 
+# ---- an API server ----
+
+def engine_of_server(app: Any) -> str | None:
+    """The id of the engine behind it, by which its scheduler knows itself, too; None: there is none, or not yet."""
+    client = getattr(app.state, "engine_client", None)
+    transfer = client.vllm_config.kv_transfer_config if client is not None else None
+    return transfer.engine_id if transfer is not None else None
+
+
+def watch_shutdown(app: Any, begins: Callable[[], None]) -> None:
+    """Has it called when the server has been asked to end, before anything is taken down."""
+    client = getattr(app.state, "engine_client", None)
+    if client is None:
+        return
+    shut_down = client.shutdown
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        begins()
+        return shut_down(*args, **kwargs)
+    client.shutdown = watched
+
+
 # ---- LoRA adapters ----
 
 def cache_key(lora: LoRARequest) -> tuple[Any, ...]:
