@@ -64,6 +64,18 @@ def run_drain(arguments: argparse.Namespace) -> int:
     return drain(arguments.engines, arguments.all, arguments.grace_ms, arguments.timeout, arguments.key_file, print)
 
 
+def run_identity(arguments: argparse.Namespace) -> int:
+    from .engine.digest_file import DigestFileError, make
+
+    try:
+        path, entries = make(arguments.folder, print)
+    except (DigestFileError, OSError) as error:
+        print(f"kvferry identity: {error}", file=sys.stderr)
+        return 2
+    print(f"{path}: {len(entries)} files, {sum(entry.size for entry in entries.values()) / 1e9:.1f} GB")
+    return 0
+
+
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="kvferry", description="Tools for engines with kvferry.")
     parser.add_argument("--version", action="version", version=f"kvferry {__version__}")
@@ -79,6 +91,13 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     check.add_argument("--cuda-library", default="", metavar="FILE", help="the engine's option cuda_library: CUDA's driver")
     check.add_argument("--ranks", type=rank_count, default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
     check.set_defaults(run=run_check)
+
+    identity = commands.add_parser("identity", help="a file of digests beside weights, for engines that trust it",
+                                   description="Reads all weights in DIR, and writes their SHA-256 to DIR/kvferry-digests.json, which an "
+                                               "engine with the option weights_digest = trust starts with at once. Exit status: 0, or 2 if "
+                                               "there is none.")
+    identity.add_argument("folder", type=Path, metavar="DIR", help="the folder that the files of weights are in")
+    identity.set_defaults(run=run_identity)
 
     top = commands.add_parser("top", help="a live view of engines: peers, breakers, loads, leases, rates, last failures",
                               description="Shows what engines' /metrics say of kvferry, until Ctrl-C.")

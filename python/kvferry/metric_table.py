@@ -55,6 +55,8 @@ COUNTERS = (
     Metric("loads_ever_not_released", "Loads that were not released release_timeout_ms after their outcome.",
            ("loads_not_released_total",)),
     Metric("late_reads", "Completions of reads that were not in flight.", ("late_reads",)),
+    Metric("weights_digest_mismatches", "Weights that had counted as those that a file of digests names, and could not be "
+           "confirmed: all leases and loads have ended.", ("weights_digest_mismatches",)),
     Metric("leases_published", "Leases published, on each rank.", ("leases_published",)),
     Metric("leases_ended", "Leases ended, on each rank.", ("leases_ended",), ("cause",)),
     Metric("late_acknowledgements", "Renewals and acknowledgements that came after the lease had ended.",

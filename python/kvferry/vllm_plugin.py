@@ -84,8 +84,9 @@ def _begin_to_read(vllm_config: VllmConfig) -> None:
     own = own_config(vllm_config.kv_transfer_config)
     if own is not None:
         from kvferry.vllm.config import check_engine
-        from kvferry.vllm.weights import WEIGHTS_ID, begin_beside_load
+        from kvferry.vllm.weights import begin_beside_load
 
-        check_engine(vllm_config, own.get(EXTRA) or {})
+        options = own.get(EXTRA) or {}
+        check_engine(vllm_config, options)
         with suppress(ValueError):  # the connector says it, once
-            begin_beside_load(vllm_config, (own.get(EXTRA) or {}).get(WEIGHTS_ID))
+            begin_beside_load(vllm_config, options)

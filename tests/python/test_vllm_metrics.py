@@ -50,7 +50,7 @@ def test_every_number_of_the_library_is_a_metric() -> None:
         assert node.peers() == []
     finally:
         node.close()
-    names |= {("no_tickets", False), ("not_loaded", False), ("internal_errors", False), ("draft_layers_not_carried", True),
+    names |= {("no_tickets", False), ("not_loaded", False), ("internal_errors", False), ("weights_digest_mismatches", False), ("draft_layers_not_carried", True),
               ("transfers_stopped", True), ("vllm_features_off", True)}  # the connector's own
     assert names == ({(stat, False) for metric in metric_table.COUNTERS for stat in metric.stats}
                      | {(stat, True) for metric in metric_table.GAUGES for stat in metric.stats})

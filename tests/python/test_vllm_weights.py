@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.engine import weights as engine_weights  # noqa: E402
+from kvferry.engine import digests, weights as engine_weights  # noqa: E402
 from kvferry.vllm import weights  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
@@ -154,9 +154,9 @@ def test_what_is_loaded_again_is_read_again(folder: Path) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are read."""
     read: list[Path] = []
-    real = engine_weights._sha256
-    monkeypatch.setattr(engine_weights, "_sha256", lambda path: (read.append(path), real(path))[1])
-    monkeypatch.setattr(engine_weights, "SETTLED_NS", 0)
+    real = engine_weights.sha256
+    monkeypatch.setattr(engine_weights, "sha256", lambda path, *told: (read.append(path), real(path, *told))[1])
+    monkeypatch.setattr(digests, "SETTLED_NS", 0)
     return read
 
 
@@ -187,7 +187,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, cache: Path
 
 def test_the_cache_is_bounded(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted(monkeypatch)
-    monkeypatch.setattr(engine_weights, "CACHED_FILES_MAX", 1)
+    monkeypatch.setattr(digests, "CACHED_FILES_MAX", 1)
     known(folder)
     assert len(list(cache.iterdir())) == 1
 
@@ -245,7 +245,7 @@ def test_object_storage_needs_a_name(folder: Path) -> None:
 @pytest.mark.parametrize("given", ["", "x" * 2000, 7])
 def test_a_name_that_is_none(given: Any) -> None:
     with pytest.raises(ValueError, match="weights_id"):
-        weights.weights_of(SimpleNamespace(model_config=model(""), load_config=None), given)
+        weights.weights_of(SimpleNamespace(model_config=model(""), load_config=None), {"weights_id": given})
 
 
 def test_weights_that_are_made_up(tmp_path: Path) -> None:

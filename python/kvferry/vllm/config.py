@@ -15,13 +15,14 @@ from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
 from kvferry.engine.drain import GRACE_MS, GRACE_MS_MAX
 from kvferry.key import read_keys
+from kvferry.engine.weights import READ, TRUST, WEIGHTS_DIGEST, WEIGHTS_ID
 from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
 
 from . import seam
 from .groups import Groups
 from .identity import identity_fields
 from .layout import SCATTERED, ranks_of
-from .weights import WEIGHTS_ID, Weights, weights_of
+from .weights import Weights, weights_of
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
@@ -36,8 +37,8 @@ LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it 
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
 KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
 DRAIN_GRACE = "drain_grace_ms"  # how long an engine that leaves takes new prompts
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS,
-                DRAIN_GRACE)
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, WEIGHTS_DIGEST, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED,
+                KEEP_WEIGHTS, DRAIN_GRACE)
 """Options that are not the library's."""
 _ERROR = "its client gets an error, and behind vLLM's API server why and when to retry"
 FAILED_LOAD = {
@@ -151,8 +152,9 @@ def error_status_of(vllm_config: VllmConfig) -> int:
 
 def loaded_weights(vllm_config: VllmConfig) -> Weights:
     """The weights that vLLM has just loaded."""
+    options_given(vllm_config).choice(WEIGHTS_DIGEST, READ, TRUST)
     try:
-        return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config.get(WEIGHTS_ID))
+        return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config)
     except ValueError as error:
         raise ConfigError(f"{EXTRA}: {error}") from error
 

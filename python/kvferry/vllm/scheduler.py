@@ -170,6 +170,7 @@ class Scheduler(Control):
             self._listener = Listener(self._needs_step, step)
             self._listener.start(tell_ranks(self._listener.address))
             self._producer.is_woken = True
+            self._weights.on_disproved(step)
 
     def _needs_step(self, told: bool) -> bool:
         """If a rank has news of a lease; and once more after the last step, since gauges are as old as it. More often would
@@ -313,6 +314,7 @@ class Scheduler(Control):
             self._questions.close()
         if self._listener is not None:
             self._listener.close()
+        self._weights.close()
         super().close()
 
     # ---- between steps: engine_core.py ----
@@ -338,11 +340,24 @@ class Scheduler(Control):
         """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
         waits is of the old ones."""
         self._say_once(call)
-        self._weights_change = self._prompts.cache_is_old = True
         self._update_is_open |= call in updates.UPDATE
+        self._forget_weights()
+
+    def _forget_weights(self) -> None:
+        self._weights_change = self._prompts.cache_is_old = True
         self._weights.forget()
         self._producer.forget_started()
         self._consumer.forget_waiting()
+
+    @property
+    def has_other_weights(self) -> bool:
+        """They are not those that a file of digests has named: until weights_disproved()."""
+        return self._weights.is_disproved
+
+    def weights_disproved(self) -> None:
+        """From now on no ticket and no load, until weights are loaded and read, or sent with a name."""
+        self._counters.add("weights_digest_mismatches", "")
+        self._forget_weights()
 
     def _say_once(self, call: str) -> None:
         if call in CHANGE_WEIGHTS or call in self._said or len(self._said) == SAID_MAX:

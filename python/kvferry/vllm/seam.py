@@ -214,6 +214,14 @@ def reset_prefix_cache(scheduler: Scheduler, others: bool) -> bool:
     return bool(scheduler.reset_prefix_cache(reset_connector=others))
 
 
+def recompute_all(scheduler: Scheduler, others: bool) -> bool:
+    """The same, and requests that run give their blocks up and are computed anew. False: another connector's load uses one."""
+    try:
+        return bool(scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=others))
+    except RuntimeError:
+        return False
+
+
 def offloaders_of(connector: Any) -> list[Any]:
     """The schedulers' sides of OffloadingConnectors beside ours. ContractError: they are not as we know them."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
