@@ -122,6 +122,8 @@ typedef struct kvf_config {
   uint32_t lease_linger_ms;
 
   kvf_listen_source listen_source; /* no option */
+
+  uint32_t ticket_version; /* that a producer writes: 5, or 4, which the release before reads */
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -277,6 +277,9 @@ static const kvf_option table[] = {
     NUMBER(lease_linger_ms, "ms", 50, 0, 60000,
            "How long a lease stays, from its first completed load on, for another engine that has the same ticket. "
            "Where room is wanted such leases end first. 0: it ends at once."),
+    NUMBER(ticket_version, "", 5, 4, 5,
+           "Version of the tickets that this node makes. 4 while decode engines of the release before are there, which "
+           "take no other: it names one address a rank, and no key."),
     NUMBER(lease_pool_share_percent, "%", 90, 1, 100,
            "Most of the engine's block pool that may be under lease; a block of several leases counts once."),
 

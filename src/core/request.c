@@ -115,6 +115,12 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
                       address, kvf_status_name(status[i]), why[i]);
     }
   }
+  if (all->unread > 0) {
+    requests->counters.sources_left_out += all->unread;
+    kvf_context_log(requests->context, now_ns, all->unread_why, 0, KVF_LOG_WARN,
+                    "%u of a ticket's sources are left out, since they cannot be read here: %s", (unsigned)all->unread,
+                    kvf_status_name(all->unread_why));
+  }
   return KVF_OK;
 }
 

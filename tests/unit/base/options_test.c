@@ -97,7 +97,7 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 46);
+  assert_int_equal(count, 47);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
