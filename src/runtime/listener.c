@@ -55,11 +55,7 @@ static kvf_status listen_on(const kvf_node *node, kvf_address address, uint16_t 
                             char *message)
 {
   const uint32_t handshake_timeout_ms = node->config.handshake_timeout_ms;
-  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);
-  while (status == KVF_ADDRESS_IN_USE && address.port < last) {
-    address.port++;
-    status = kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);
-  }
+  kvf_status status = kvf_socket_listen_first(&address, last, handshake_timeout_ms, fd, bound, message);
   if (status == KVF_ADDRESS_IN_USE && last > 0 && node->config.listen_source == KVF_LISTEN_NIXL) {
     address.port = 0;
     return kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);

@@ -66,9 +66,10 @@ typedef struct kvf_transport_host {
 
 typedef struct kvf_transport_config {
   kvf_incarnation incarnation;
-  char listen[KVF_HOST_BYTES_MAX]; /* the node's own "IP:PORT"; data ports are chosen free at the same address; "" none
-                                    */
-  bool has_key;                    /* else all peers are on this host */
+  char listen[KVF_HOST_BYTES_MAX]; /* the node's own "IP:PORT"; data ports are at the same address; "" none */
+  uint16_t data_port_first;        /* of those that data ports are taken from; 0: any that is free */
+  uint16_t data_port_last;
+  bool has_key; /* else all peers are on this host */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t copy_threads;

@@ -3,6 +3,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -116,9 +117,19 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   if (status != KVF_OK) {
     return status;
   }
-  address.port = 0;
-  status =
-      kvf_socket_listen(&address, tcp->driven.config.handshake_timeout_ms, &tcp->listener_fd, &tcp->listen, message);
+  const kvf_transport_config *config = &tcp->driven.config;
+  address.port = config->data_port_first;
+  status = kvf_socket_listen_first(&address, config->data_port_last, config->handshake_timeout_ms, &tcp->listener_fd,
+                                   &tcp->listen, message);
+  if (status == KVF_ADDRESS_IN_USE && config->data_port_first > 0) {
+    char of_last[KVF_MESSAGE_BYTES_MAX];
+    (void)snprintf(of_last, sizeof(of_last), "%s", message);
+    return kvf_fail(status, message,
+                    "data_ports = %u-%u: no port of it is free; each rank takes as many as tcp_streams says (%u): name "
+                    "more of them; the last: %.100s",
+                    (unsigned)config->data_port_first, (unsigned)config->data_port_last, (unsigned)config->tcp_streams,
+                    of_last);
+  }
   if (status != KVF_OK) {
     return status;
   }

@@ -167,6 +167,24 @@ TEST(first_free_port_of_a_range_is_taken_and_told)
   (void)close(taken.fd);
 }
 
+/* Where a firewall lets only these through: who finds none of them free says so, and does not take another. */
+TEST(data_is_served_at_the_ports_that_are_named)
+{
+  const held_port taken = hold_port();
+  char ports[16];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const pair_option options[] = {
+      {"data_ports", ports}, {"transports", "tcp"}, {"tcp_streams", "1"}, {"listen", "127.0.0.1"}, {NULL, NULL}};
+  kvf_node *node;
+  (void)snprintf(ports, sizeof(ports), "%u", (unsigned)taken.port);
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  assert_refused(options, KVF_ADDRESS_IN_USE, "data_ports = ");
+  kvf_node_close(node);
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  kvf_node_close(node);
+  (void)close(taken.fd);
+}
+
 TEST(advertised_address_is_what_tickets_name)
 {
   pair_option options[] = {{"advertise", "10.1.2.3"}, {NULL, NULL}};
