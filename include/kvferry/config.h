@@ -123,6 +123,9 @@ typedef struct kvf_config {
   uint32_t lease_linger_ms;
 
   kvf_listen_source listen_source; /* no option */
+  /* No option: a second address, of the other family, without a port; kvf_address_choose() sets it. A node does without
+   * if it must. */
+  char listen_other[KVF_HOST_BYTES_MAX];
 
   char data_ports[KVF_PORTS_BYTES_MAX]; /* "PORT" or "PORT-PORT", that tcp's data ports are taken from; empty: any */
   uint32_t ticket_version;              /* that a producer writes: 5, or 4, which the release before reads */

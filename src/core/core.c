@@ -228,11 +228,14 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   return true;
 }
 
-kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address)
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address, const kvf_address *other)
 {
   const kvf_context *context = &core->context;
-  kvf_rank_record record = {
-      .address = *address, .incarnation = context->incarnation, .rank = context->config.rank, .dealt = 1};
+  kvf_rank_record record = {.address = *address,
+                            .other = *other,
+                            .incarnation = context->incarnation,
+                            .rank = context->config.rank,
+                            .dealt = 1};
   if (core->pool.exists) {
     record.layers = core->pool.holding.layers;
     record.dealt = core->pool.holding.deal.ranks;

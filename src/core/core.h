@@ -75,7 +75,7 @@ KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome
  * memory. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
 /* What kvf_node_address() says of a node that listens there. */
-kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address);
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address, const kvf_address *other);
 /* As kvf_node_set_ranks(). */
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 

@@ -50,7 +50,8 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
 static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
 {
   for (uint32_t i = 0; context->key.bytes == 0 && i < ticket->ranks; i++) {
-    if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
+    const kvf_rank_record *rank = &ticket->rank[i];
+    if (!kvf_address_is_loopback(&rank->address) || (rank->other.port != 0 && !kvf_address_is_loopback(&rank->other))) {
       return false;
     }
   }

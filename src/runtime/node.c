@@ -82,6 +82,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
   if (node->listens_on.port > 0) {
     kvf_address_format(&node->listens_on, config.listen);
   }
+  config.listen_other = node->other;
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   const char *name;
   for (uint32_t i = 0; (name = kvf_core_transport(node->core, i)) != NULL;) {
