@@ -78,6 +78,7 @@ static void put_requests(writer *to, const kvf_core *core)
   gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id) + core->requests.attachments.left);
   counter(to, "requests_opened", counters->opened);
   put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
+  put(to, "tickets_refused", "other_key", counters->other_keys, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
   counter(to, "sources_left_out", counters->sources_left_out);
   put(to, "verdicts", "use", counters->verdicts[KVF_ACTION_USE], false);

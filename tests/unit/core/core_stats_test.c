@@ -146,6 +146,7 @@ WORLD_TEST(counters_are_not_mixed_up)
   const stat_source sources[] = {
       {"requests_opened", "", &requests->opened},
       {"tickets_refused", "bad_ticket", &requests->bad_tickets},
+      {"tickets_refused", "other_key", &requests->other_keys},
       {"tickets_refused", "incompatible", &requests->incompatible},
       {"verdicts", "use", &requests->verdicts[KVF_ACTION_USE]},
       {"verdicts", "recompute", &requests->verdicts[KVF_ACTION_RECOMPUTE]},
@@ -199,6 +200,6 @@ WORLD_TEST(counters_are_not_mixed_up)
     assert_stat(core, sources[i].name, sources[i].reason, 1000 + i);
     assert_false(stat_of(core, sources[i].name, sources[i].reason)->gauge);
   }
-  kvf_core_bad_ticket(core, 0); /* refused before the requests' machine has seen it */
+  kvf_core_ticket_refused(core, 0, KVF_BAD_TICKET); /* refused before the requests' machine has seen it */
   assert_stat(core, "tickets_refused", "bad_ticket", 1002);
 }
