@@ -300,6 +300,7 @@ def test_a_client_hears_why(world: World, provoke: Provoke) -> None:
     assert error == {"type": "kv_transfer_error", "code": 500, "reason": reason, "retryable": True, "message": message}
     assert (peer is None) == (provoke in AT_THE_TICKET)
     assert int(reply.headers["retry-after-ms"]) > 0
+    assert consumer.stop_reasons == [f"kvferry:{reason}:retry=1"]
 
 
 def test_a_mistake_of_the_client_is_invalid(world: World) -> None:
