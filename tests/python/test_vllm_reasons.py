@@ -305,6 +305,7 @@ def test_a_client_hears_why(world: World, provoke: Provoke) -> None:
     assert error == {"type": "kv_transfer_error", "code": 500, "reason": reason, "retryable": is_retryable, "message": message}
     assert (peer is None) == (provoke in AT_THE_TICKET)
     assert (int(reply.headers.get("retry-after-ms", 0)) > 0) == is_retryable
+    assert consumer.stop_reasons == [f"kvferry:{reason}:retry={int(is_retryable)}"]
 
 
 def test_a_mistake_of_the_client_is_invalid(world: World) -> None:

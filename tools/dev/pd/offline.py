@@ -1,6 +1,6 @@
 """An engine in a program of one's own, without an API server: what it answers to requests that kvferry fails.
 
-    PYTHONPATH=tools/dev python -m pd.offline llm|async_llm     prints a JSON object: by the request's name, what it got
+    PYTHONPATH=tools/dev python -m pd.offline llm|async_llm FILE     writes a JSON object: by the request's name, what it got
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from .connector import kvferry
@@ -81,4 +82,4 @@ async def ask_async_llm() -> dict[str, Any]:
 
 if __name__ == "__main__":
     os.environ.update({**engine_env(spec()), "PYTHONPATH": os.environ["PYTHONPATH"]})
-    print(json.dumps(ask_llm() if sys.argv[1] == "llm" else asyncio.run(ask_async_llm())), flush=True)
+    Path(sys.argv[2]).write_text(json.dumps(ask_llm() if sys.argv[1] == "llm" else asyncio.run(ask_async_llm())))
