@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.engine import digests, weights as engine_weights  # noqa: E402
+from kvferry.engine import digest_file, digests, weights as engine_weights  # noqa: E402
 from kvferry.vllm import weights  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
@@ -335,3 +336,21 @@ def test_made_up_weights_that_were_written_to_have_no_name(folder: Path) -> None
     assert reloaded(found, limit_s=READ_LIMIT_S) is None
     found.name("step 7")
     assert found.digest is not None
+
+
+# ---- a file of digests that is trusted (test_trusted_weights.py) ----
+
+@pytest.mark.parametrize("options", [{}, {"weights_digest": "read"}, {"weights_digest": "trust"}])
+def test_an_engine_that_trusts(folder: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before vLLM loads, and where nothing could begin before."""
+    may_read = threading.Event()
+    monkeypatch.setattr(engine_weights, "sha256", lambda path, *told: may_read.wait(LIMIT_S) and digests.sha256(path))
+    digest_file.make(folder, lambda line: None)
+    time.sleep(0.02)
+    for begin in (weights.begin_beside_load, lambda *engine: None):
+        engine = SimpleNamespace(model_config=model(folder), load_config=LoadConfig())
+        begin(engine, options)
+        monkeypatch.setattr(weights.psutil.Process, "create_time", lambda process: time.time())
+        found = weights.weights_of(engine, options)
+        assert (digest_of(found, READ_LIMIT_S) is not None) == (options.get("weights_digest") == "trust")
+    may_read.set()
