@@ -121,7 +121,7 @@ kvf_status kvf_address_choose(kvf_config *config, bool listen_is_given, uint32_t
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   char *text = message == NULL ? unwanted : message;
   kvf_status status = KVF_OK;
-  if (config == NULL || config->struct_bytes < offsetof(kvf_config, listen_source) + sizeof(config->listen_source)) {
+  if (config == NULL || config->struct_bytes < offsetof(kvf_config, listen_other) + sizeof(config->listen_other)) {
     return kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()");
   }
   if (config->key_file[0] == '\0') {

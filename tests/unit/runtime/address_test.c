@@ -198,6 +198,9 @@ TEST(what_cannot_be_meant_is_refused)
     }
   }
   assert_int_equal(kvf_address_choose(NULL, false, 0, NULL, NULL), KVF_INVALID);
+  kvf_config shorter = config_of("/key"); /* as of a program that was compiled before it had all that is set */
+  shorter.struct_bytes = offsetof(kvf_config, listen_other);
+  assert_int_equal(kvf_address_choose(&shorter, false, 0, NULL, NULL), KVF_INVALID);
 }
 
 /* ---- what becomes of it ---- */

@@ -248,7 +248,7 @@ TEST(test_version_4)
   for (size_t cut = 0; cut < bytes; cut++) {
     assert_int_equal(decode(before, cut, &key, 1), KVF_BAD_TICKET);
   }
-  for (size_t bit = 4 * 8; bit < bytes * 8; bit++) {
+  for (size_t bit = (size_t)4 * 8; bit < bytes * 8; bit++) {
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
     assert_int_equal(decode(text, bytes, &key, 1), KVF_BAD_TICKET);
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
