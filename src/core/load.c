@@ -1222,7 +1222,6 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
     load->overdue = true;
     loads->stats.overdue++;
     loads->stats.overdue_blocks += load->items_count;
-    loads->stats.overdue_total++;
   }
 }
 

@@ -29,6 +29,7 @@ from .config import (
     keys_of,
     loaded_weights,
     open_node,
+    pinned_per_block,
     policy_of,
 )
 from .consumer import Consumer
@@ -93,7 +94,8 @@ class Scheduler(Control):
         self._prompts = prompts = Prompts(vllm_config, self._weights)
         super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
                          Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
-                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": len(features_off)})
+                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": len(features_off)},
+                         pinned_per_block(kv_cache_config))
         self._can_be_woken = WOKEN not in features_off
         self._listener: Listener | None = None
         self._steps = self._steps_told = 0

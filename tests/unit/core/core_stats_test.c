@@ -98,10 +98,15 @@ WORLD_TEST(a_load_is_counted_on_both_sides)
   assert_stat(producer, "sessions_open", "", 1);
   assert_stat(producer, "leases_published", "", 1);
   assert_stat(producer, "leases_live", "", 1);
+  assert_stat(producer, "leases_untaken", "", 1);
+  assert_true(stat_of(producer, "leases_untaken", "")->gauge);
   assert_stat(producer, "leases_reserved", "", 1);
+  assert_stat(producer, "lease_blocks", "", POSITIONS);
+  assert_true(stat_of(producer, "lease_blocks", "")->gauge);
   assert_int_equal(kvf_core_lease_end(&world.producers[0].core, world.now_ns, &ticket.lease), KVF_OK);
   ranks_settle();
   assert_stat(producer, "leases_live", "", 0);
+  assert_stat(producer, "leases_untaken", "", 0);
   assert_stat(producer, "leases_ended", "revoked", 1);
 }
 
