@@ -83,9 +83,11 @@ def _is_own(config: dict[str, Any]) -> bool:
 def _begin_to_read(vllm_config: VllmConfig) -> None:
     own = own_config(vllm_config.kv_transfer_config)
     if own is not None:
+        from kvferry.vllm import log_as_vllm
         from kvferry.vllm.config import check_engine
         from kvferry.vllm.weights import begin_beside_load
 
+        log_as_vllm()
         options = own.get(EXTRA) or {}
         check_engine(vllm_config, options)
         with suppress(ValueError):  # the connector says it, once

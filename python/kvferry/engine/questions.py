@@ -37,7 +37,10 @@ def _read_line(connection: socket.socket) -> Fields:
         line += got
         if len(line) > LINE_BYTES_MAX:
             raise ValueError("too long")
-    fields = json.loads(line)
+    try:
+        fields = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
     if not isinstance(fields, dict):
         raise ValueError("not an object")
     return fields
