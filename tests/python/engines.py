@@ -59,8 +59,9 @@ class Engine:
         """With an index it listens where an adapter's engine would."""
         given = {name: str(value) for name, value in options.items()} | {"block_tokens": str(BLOCK_TOKENS)}
         self.pool = Pool(seed, block_bytes)
-        self.control = Node({**given, "listen": ""}, identity or IDENTITY, index)
-        self.rank = Node(given, identity or IDENTITY, index)
+        at = [] if index is None else [index]  # an older build knows no index
+        self.control = Node({**given, "listen": ""}, identity or IDENTITY, *at)
+        self.rank = Node(given, identity or IDENTITY, *at)
         self.rank.register(self.pool.regions())
         self.control.set_ranks([self.rank.address()])
         self.events: list[Any] = []
