@@ -86,6 +86,14 @@ def test_an_answer_is_right_with_any_weights_that_it_may_be_of() -> None:
     assert judge(answer(200, tokens(5, 9)), [[EXPECTED, [8, 9]]], LIMIT_S)[0] is Outcome.WRONG
 
 
+def test_an_answer_of_two_versions_begins_with_the_first() -> None:
+    """What was computed from blocks of other weights is wrong from the first token on."""
+    both = [[EXPECTED, [8, 9, 7]]]
+    assert judge(answer(200, tokens(5, 9, 9)), both, LIMIT_S, True)[0] is Outcome.MIXED
+    assert judge(answer(200, tokens(6, 6, 7)), both, LIMIT_S, True)[0] is Outcome.WRONG
+    assert judge(answer(200, tokens(5, 9, 9)), both, LIMIT_S)[0] is Outcome.WRONG
+
+
 def test_a_typed_error_is_told_by_its_reason() -> None:
     assert judge(answer(500, typed("peer_down")), [[EXPECTED]], LIMIT_S)[1] == "peer_down"
 

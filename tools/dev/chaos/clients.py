@@ -79,11 +79,6 @@ def is_beginning(tokens: Sequence[int], right: Collection[Sequence[int]]) -> boo
     return any(list(one[:len(tokens)]) == list(tokens) for one in right)
 
 
-def is_begun(tokens: Sequence[int], right: Collection[Sequence[int]]) -> bool:
-    """Whether one or more of the tokens are right. Blocks of other weights would show in the first."""
-    return any(list(one[:1]) == list(tokens[:1]) for one in right)
-
-
 def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_s: float,
           is_updated: bool = False) -> tuple[Outcome, str]:
     """The outcome of one answer, and for those that are not right what was wrong. `right`: of each of its choices.
@@ -102,7 +97,8 @@ def judge(answer: web.Answer, right: Sequence[Collection[Sequence[int]]], limit_
         is_aborted = ABORTED in [choice.get("finish_reason") for choice in choices]
         if are_all and is_aborted and all(is_beginning(found or [], of) for found, of in zip(tokens, right)):
             return Outcome.OTHER, "its engine has aborted it"
-        is_mixed = is_updated and are_all and all(found and is_begun(found, of) for found, of in zip(tokens, right))
+        # Blocks of other weights would show in the first token.
+        is_mixed = is_updated and are_all and all(found and is_beginning(found[:1], of) for found, of in zip(tokens, right))
         return (Outcome.MIXED if is_mixed else Outcome.WRONG), f"tokens {tokens}"
     error = answer.body.get("error")
     if isinstance(error, dict) and error.get("type") == TYPED and error.get("reason"):
