@@ -16,7 +16,7 @@ from kvferry.vllm import versions
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/dev"))
 from pd.releases import SUPPORTED
-from tables import DOCS, README, releases_in, tables, with_table
+from tables import DOCS, README, operator_rule, releases_in, tables, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
@@ -24,6 +24,11 @@ DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 def test_tables(name: str) -> None:
     text = (DOCS / name).read_text()
     assert with_table(text, tables()[name]) == text, "run ./dev tables"
+
+
+def test_the_operator_has_the_same_alerts():
+    file, text = operator_rule()
+    assert file.read_text() == text, "run ./dev tables"
 
 
 def test_the_readme_has_a_result_of_each_release():
@@ -58,6 +63,23 @@ def test_links_lead_somewhere():
     for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
             assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def rows(name: str) -> list[str]:
+    """Of all tables, without heads and rules."""
+    lines = (DOCS / name).read_text().splitlines()
+    return [line for line, after in zip(lines, [*lines[1:], ""]) if line.startswith("| ") and not after.startswith("|---")]
+
+
+@pytest.mark.parametrize("name", ["routers.md", "kubernetes.md"])
+def test_each_row_names_its_test(name: str) -> None:
+    """Or says that it was read, not run."""
+    assert len(rows(name)) > 15
+    for row in rows(name):
+        shown_by = row.rstrip(" |").rpartition(" | ")[2]
+        files = re.findall(r"`(tests/[^`]*)`", shown_by)
+        assert files or "read, not run" in shown_by, row
+        assert [file for file in files if not (ROOT / file).exists()] == [], row
 
 
 # ---- the dashboard ----

@@ -119,6 +119,27 @@ setup_promtool() {
   once promtool debian "unpacking promtool of Debian's package prometheus beside .venv (19 MB, 5 s)" install_promtool
 }
 
+# install_beside NAME: the packages of requirements-NAME.txt alone, in a folder of their own: for PYTHONPATH.
+install_beside() {
+  rm -rf "$CACHE/$1"
+  pip_install --no-deps --target "$CACHE/$1" -r "$REQUIREMENTS/requirements-$1.txt"
+}
+
+setup_beside_venv() {
+  [ -d "$CACHE/$1" ] || rm -f "$STAMPS/$1"
+  once "$1" "$(hash_of "$REQUIREMENTS/requirements-$1.txt")" "installing $2" install_beside "$1"
+}
+
+# kubectl, and the schemas of Kubernetes' kinds.
+setup_kubernetes() {
+  locked setup_beside_venv kubernetes "kubectl and Kubernetes' schemas beside .venv (0.2 GB, 15 s)"
+}
+
+# Ray Serve's classes.
+setup_ray() {
+  locked setup_beside_venv ray "Ray beside .venv (0.2 GB, 15 s)"
+}
+
 install_audit() {
   pip_install -r $REQUIREMENTS/requirements-wheel.txt
 }
