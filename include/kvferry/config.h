@@ -39,7 +39,8 @@ typedef enum kvf_listen_source {
 #define KVF_HOST_BYTES_MAX 64
 #define KVF_CPUS_BYTES_MAX 256
 #define KVF_TRANSPORTS_MAX 4
-#define KVF_LISTEN_PORTS_MAX 1024 /* of a range */
+#define KVF_LISTEN_PORTS_MAX 1024 /* of a range, also of data_ports */
+#define KVF_PORTS_BYTES_MAX 16
 
 typedef struct kvf_identity_field {
   char name[KVF_IDENTITY_BYTES_MAX];
@@ -122,6 +123,12 @@ typedef struct kvf_config {
   uint32_t lease_linger_ms;
 
   kvf_listen_source listen_source; /* no option */
+  /* No option: a second address, of the other family, without a port; kvf_address_choose() sets it. A node does without
+   * if it must. */
+  char listen_other[KVF_HOST_BYTES_MAX];
+
+  char data_ports[KVF_PORTS_BYTES_MAX]; /* "PORT" or "PORT-PORT", that tcp's data ports are taken from; empty: any */
+  uint32_t ticket_version;              /* that a producer writes: 5, or 4, which the release before reads */
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -57,8 +57,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id
 KVF_API kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id);
 
 /* Which prompt a ticket is for, the first where several are joined: for who keeps tickets by what is in them, before
- * anything is done with them. Nothing is connected to. KVF_BAD_TICKET: not a ticket, altered, or signed with another
- * key. KVF_INVALID: a NULL argument. KVF_NO_MEMORY. *out is set on success only. */
+ * anything is done with them. Nothing is connected to. KVF_BAD_TICKET: not a ticket, or altered. KVF_OTHER_KEY: signed
+ * with another key. KVF_INCOMPATIBLE: of another release's version. KVF_INVALID: a NULL argument. KVF_NO_MEMORY. *out
+ * is set on success only. */
 KVF_API KVF_MUST_USE kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                   kvf_prompt *out);
 
@@ -105,10 +106,10 @@ typedef struct kvf_request_info {
  * verdict as soon as no source is left: each has ended the lease, or does not know it, or is another process, or could
  * not be reached at two renewals in a row (they are a third of the TTL apart, 5 s at most). `options` may be NULL (the
  * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
- * altered, signed with another key, or of another prompt: nothing was connected to; go on by the engine's policy
- * (recompute is safe). KVF_INCOMPATIBLE: made for another model or layout; the log names the identity's field that
- * differs. KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere. KVF_NO_MEMORY:
- * likewise. */
+ * altered, or of another prompt: nothing was connected to; go on by the engine's policy (recompute is safe).
+ * KVF_OTHER_KEY: signed with another key: likewise, but the next ticket of that engine will be, too. KVF_INCOMPATIBLE:
+ * made for another model or layout (the log names the identity's field that differs), or of another release's version.
+ * KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere. KVF_NO_MEMORY: likewise. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);

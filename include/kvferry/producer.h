@@ -64,9 +64,10 @@ KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_leas
  *
  * An offer is given to one find, since the lease behind it ends with the request that uses it: an engine that has
  * computed a prompt twice offers two tickets, and a prompt that is asked for more often than it is offered is not
- * found. KVF_BAD_TICKET: not a ticket of this node's key. KVF_NOT_FOUND: its lease is not published here, or has ended.
- * KVF_EXISTS: it has been offered. KVF_NO_RESOURCE: the offered texts are longer than 64 MiB together: hand the ticket
- * over, or serve the request without. KVF_NO_MEMORY: likewise. KVF_INVALID: a NULL argument. */
+ * found. KVF_BAD_TICKET, KVF_OTHER_KEY: not a ticket of this node's key. KVF_NOT_FOUND: its lease is not published
+ * here, or has ended. KVF_EXISTS: it has been offered. KVF_NO_RESOURCE: the offered texts are longer than 64 MiB
+ * together: hand the ticket over, or serve the request without. KVF_NO_MEMORY: likewise. KVF_INVALID: a NULL argument.
+ */
 KVF_API KVF_MUST_USE kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes);
 
 /* Rank: ends the lease now: when this returns, no reader can take later bytes of the blocks for the lease's. Call it

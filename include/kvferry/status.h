@@ -47,13 +47,15 @@ typedef enum kvf_status {
   KVF_NO_LEASE = -207,      /* no free lease slot, or the leased share of the pool is at its cap */
   KVF_DRAINING = -208,      /* the node takes no new leases */
   KVF_LEASE_CROWDED = -209, /* more consumers than a producer can count are attached to the lease */
+  KVF_OTHER_KEY = -210,     /* the ticket was signed with another key: one more ticket of its engine changes nothing */
 
   /* A peer was lost; other peers are fine. */
   KVF_PEER_DOWN = -301,         /* connection refused or closed, or its breaker is open */
   KVF_PEER_RESTARTED = -302,    /* another process answers at its address: its blocks are gone */
   KVF_HANDSHAKE_TIMEOUT = -303, /* connected, but the handshake did not end in handshake_timeout_ms */
   KVF_HANDSHAKE_REFUSED = -304, /* the two sides do not share a key */
-  KVF_INCOMPATIBLE = -305,      /* the same bytes mean different things to the two engines */
+  KVF_INCOMPATIBLE = -305,      /* the same bytes mean different things to the two engines, or a ticket is of another
+                                   release's version */
   KVF_TRANSFER_SETUP = -306, /* no transport that both sides have could be set up, or brings bytes from the one's kind
                                 of memory into the other's: the log names the kinds */
   KVF_PROTOCOL = -307,       /* the peer sent something that no version of the protocol allows */

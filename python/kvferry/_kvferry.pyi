@@ -150,7 +150,8 @@ class Node:
         """No event comes after this: a status."""
 
     def ticket_prompt(self, ticket: str) -> tuple[int, Prompt | None]:
-        """(status, the prompt that the ticket is for; of several, the first's). BAD_TICKET: it is not genuine."""
+        """(status, the prompt that the ticket is for; of several, the first's). BAD_TICKET: it is not genuine; OTHER_KEY, INCOMPATIBLE: it cannot
+        be read here."""
 
     def request_open(self, ticket: str, prompt: Prompt, user: int,
                      options: dict[str, str], keep_from_tokens: int = 0) -> tuple[int, RequestInfo | None]:
@@ -300,6 +301,7 @@ ABORTED: Final[int]
 NO_LEASE: Final[int]
 DRAINING: Final[int]
 LEASE_CROWDED: Final[int]
+OTHER_KEY: Final[int]
 PEER_DOWN: Final[int]
 PEER_RESTARTED: Final[int]
 HANDSHAKE_TIMEOUT: Final[int]

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import __version__
 
@@ -24,6 +25,13 @@ def rank_count(text: str) -> int:
     return value
 
 
+def grace(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 3600_000:
+        raise argparse.ArgumentTypeError(f"{text} is not 0 to 3600000 ms")
+    return value
+
+
 def run_top(arguments: argparse.Namespace) -> int:
     from .top.main import run
 
@@ -36,6 +44,36 @@ def run_check(arguments: argparse.Namespace) -> int:
     options = {"key_file": arguments.key_file, "tls": arguments.tls, "cuda_library": arguments.cuda_library,
                "log_level": "error"}
     return run(arguments.node, options, arguments.listen, arguments.ranks, print)
+
+
+def run_key(arguments: argparse.Namespace) -> int:
+    from .key import run
+
+    return run(arguments.file, arguments.add, print)
+
+
+def run_ready(arguments: argparse.Namespace) -> int:
+    from .leave import ready
+
+    return ready(arguments.engines, print)
+
+
+def run_drain(arguments: argparse.Namespace) -> int:
+    from .leave import drain
+
+    return drain(arguments.engines, arguments.all, arguments.grace_ms, arguments.timeout, arguments.key_file, print)
+
+
+def run_identity(arguments: argparse.Namespace) -> int:
+    from .engine.digest_file import DigestFileError, make
+
+    try:
+        path, entries = make(arguments.folder, print)
+    except (DigestFileError, OSError) as error:
+        print(f"kvferry identity: {error}", file=sys.stderr)
+        return 2
+    print(f"{path}: {len(entries)} files, {sum(entry.size for entry in entries.values()) / 1e9:.1f} GB")
+    return 0
 
 
 def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
@@ -54,6 +92,13 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     check.add_argument("--ranks", type=rank_count, default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
     check.set_defaults(run=run_check)
 
+    identity = commands.add_parser("identity", help="a file of digests beside weights, for engines that trust it",
+                                   description="Reads all weights in DIR, and writes their SHA-256 to DIR/kvferry-digests.json, which an "
+                                               "engine with the option weights_digest = trust starts with at once. Exit status: 0, or 2 if "
+                                               "there is none.")
+    identity.add_argument("folder", type=Path, metavar="DIR", help="the folder that the files of weights are in")
+    identity.set_defaults(run=run_identity)
+
     top = commands.add_parser("top", help="a live view of engines: peers, breakers, loads, leases, rates, last failures",
                               description="Shows what engines' /metrics say of kvferry, until Ctrl-C.")
     top.add_argument("urls", nargs="+", metavar="URL", help="an engine's API server: HOST:PORT or http://HOST:PORT")
@@ -61,6 +106,32 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     top.add_argument("--once", action="store_true",
                      help="look twice, print one frame and end: status 0 if all engines answered, 1 if not")
     top.set_defaults(run=run_top)
+
+    key = commands.add_parser("key", help="make a shared key",
+                              description="Writes a random key to a new file that its owner alone can read, and prints the file's path and "
+                                          "the key's id, by which logs name it. Give the file to all engines: option key_file.")
+    key.add_argument("file", nargs="?", type=Path, default=Path("kvferry.key"), metavar="FILE", help="default: kvferry.key")
+    key.add_argument("--add", action="store_true",
+                     help="a second key in this file, accepted beside the first: the first step of a change of keys")
+    key.set_defaults(run=run_key)
+
+    ready = commands.add_parser("ready", help="are the engines of this user on this host ready? For probes",
+                                description="Exit status 0 if they are. Not ready is an engine whose weights have no identity yet, that leaves, "
+                                            "whose loads are stuck, or whose transfers are stopped. Peers that do not answer are printed.")
+    ready.add_argument("engines", nargs="*", metavar="ENGINE", help="its engine_id (default: all)")
+    ready.set_defaults(run=run_ready)
+
+    drain = commands.add_parser("drain", help="make an engine leave, and wait until nobody needs it",
+                                description="Its /health is 503 from now on; after a grace it takes no new prompts; then its leases end. Exit "
+                                            "status 0 when the last one has, 1 if not within the timeout, 2 if it was not begun.")
+    drain.add_argument("engines", nargs="*", metavar="ENGINE",
+                       help="its engine_id, of this user on this host; or HOST:PORT or URL of its API server, with the key. Default: the one here")
+    drain.add_argument("--all", action="store_true", help="all engines of this user on this host")
+    drain.add_argument("--grace-ms", type=grace, metavar="MS", help="for which it still takes prompts (default: its option drain_grace_ms)")
+    drain.add_argument("--timeout", type=positive, default=600.0, metavar="SECONDS", help="to wait for the end (default 600)")
+    drain.add_argument("--key-file", type=Path, default=os.environ.get("KVFERRY_KEY_FILE"), metavar="FILE",
+                       help="the shared key, for an engine elsewhere (default: KVFERRY_KEY_FILE)")
+    drain.set_defaults(run=run_drain)
     return parser.parse_args(words)
 
 

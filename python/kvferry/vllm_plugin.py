@@ -1,5 +1,5 @@
 """What vLLM calls in each of its processes (entry point group vllm.general_plugins): makes the connector known by name,
-and lets an engine with it read its weights' files beside vLLM.
+lets an engine with it read its weights' files beside vLLM, and its API servers tell clients why requests fail.
 
 Not in kvferry.vllm, whose import brings in much of vLLM: the connector is imported when an engine asks for it."""
 
@@ -22,6 +22,7 @@ HANDING_OVER = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "Moon
 def register() -> None:
     make_known()
     _wrap_executor()
+    _wrap_configuration()
 
 
 def make_known() -> None:
@@ -41,6 +42,22 @@ def _wrap_executor() -> None:
 
     if not hasattr(Executor.__init__, "of_kvferry"):
         Executor.__init__ = wrap(Executor.__init__, make_and_read)  # type: ignore[method-assign]
+
+
+def _wrap_configuration() -> None:
+    """An API server makes its engine's configuration, and then its application."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    def make_and_add(make: Any, args: Any, *more: Any, **named: Any) -> VllmConfig:
+        made: VllmConfig = make(args, *more, **named)
+        if own_config(made.kv_transfer_config) is not None:
+            from kvferry.vllm import KVErrors, seam
+
+            seam.add_to_api_server(KVErrors)
+        return made
+
+    if not hasattr(EngineArgs.create_engine_config, "of_kvferry"):
+        EngineArgs.create_engine_config = wrap(EngineArgs.create_engine_config, make_and_add)  # type: ignore[method-assign]
 
 
 def own_config(transfer: Any) -> dict[str, Any] | None:
@@ -66,9 +83,12 @@ def _is_own(config: dict[str, Any]) -> bool:
 def _begin_to_read(vllm_config: VllmConfig) -> None:
     own = own_config(vllm_config.kv_transfer_config)
     if own is not None:
+        from kvferry.vllm import log_as_vllm
         from kvferry.vllm.config import check_engine
-        from kvferry.vllm.weights import WEIGHTS_ID, begin_beside_load
+        from kvferry.vllm.weights import begin_beside_load
 
-        check_engine(vllm_config, own.get(EXTRA) or {})
+        log_as_vllm()
+        options = own.get(EXTRA) or {}
+        check_engine(vllm_config, options)
         with suppress(ValueError):  # the connector says it, once
-            begin_beside_load(vllm_config, (own.get(EXTRA) or {}).get(WEIGHTS_ID))
+            begin_beside_load(vllm_config, options)

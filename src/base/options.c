@@ -113,6 +113,34 @@ static bool is_listen(const char *text)
   return last == 0 || (parse_number(strrchr(first, ':') + 1, 1, last, &port) && last - port < KVF_LISTEN_PORTS_MAX);
 }
 
+bool kvf_ports_parse(const char *text, uint16_t *first, uint16_t *last)
+{
+  char low[KVF_PORTS_BYTES_MAX];
+  uint32_t from = 0;
+  uint32_t to = 0;
+  const size_t bytes = strcspn(text, "-");
+  if (bytes >= sizeof(low)) {
+    return false;
+  }
+  memcpy(low, text, bytes);
+  low[bytes] = 0;
+  if (!parse_number(low, 1, UINT16_MAX, &from) ||
+      !parse_number(text[bytes] == 0 ? low : text + bytes + 1, from, UINT16_MAX, &to) ||
+      to - from >= KVF_LISTEN_PORTS_MAX) {
+    return false;
+  }
+  *first = (uint16_t)from;
+  *last = (uint16_t)to;
+  return true;
+}
+
+static bool is_ports_or_none(const char *text)
+{
+  uint16_t first = 0;
+  uint16_t last = 0;
+  return *text == 0 || kvf_ports_parse(text, &first, &last);
+}
+
 static bool is_free_of_control_characters(const char *text)
 {
   for (; *text != 0; text++) {
@@ -249,6 +277,10 @@ static const kvf_option table[] = {
         "any free one, of PORT-PORT the first free one, empty for none."),
     TEXT(advertise, is_address, "", ADDRESS_ALLOWED,
          "The address that tickets name for this node; empty for the listen address."),
+    TEXT(data_ports, is_ports_or_none, "", "empty, PORT or PORT-PORT, 1024 ports at most",
+         "Where tcp takes connections for data, at the address of `listen`: each of a rank's tcp_streams takes the "
+         "first "
+         "that is free. Empty for any."),
     TEXT(key_file, is_free_of_control_characters, "", "a path, or empty",
          "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
          "loopback addresses are allowed."),
@@ -277,6 +309,9 @@ static const kvf_option table[] = {
     NUMBER(lease_linger_ms, "ms", 50, 0, 60000,
            "How long a lease stays, from its first completed load on, for another engine that has the same ticket. "
            "Where room is wanted such leases end first. 0: it ends at once."),
+    NUMBER(ticket_version, "", 5, 4, 5,
+           "Version of the tickets that this node makes. 4 while decode engines of the release before are there, which "
+           "take no other: it names one address a rank, and no key."),
     NUMBER(lease_pool_share_percent, "%", 90, 1, 100,
            "Most of the engine's block pool that may be under lease; a block of several leases counts once."),
 

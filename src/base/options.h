@@ -11,6 +11,9 @@ bool kvf_is_bare_ipv6(const char *text);
 /* `listen` without its range, which is up to *last; 0: it has none. */
 void kvf_listen_split(const char *listen, char first[KVF_HOST_BYTES_MAX], uint16_t *last);
 
+/* Reads "PORT" or "PORT-PORT", KVF_LISTEN_PORTS_MAX ports at most. False: it is of no such form; both are unchanged. */
+bool kvf_ports_parse(const char *text, uint16_t *first, uint16_t *last);
+
 /* What the option group_block_tokens says, by group. How many groups; 0: none, or it is not of that form. */
 uint32_t kvf_group_tokens_parse(const char *text, uint32_t out[KVF_GROUPS_MAX]);
 

@@ -60,6 +60,9 @@ static const kvf_status_info table[] = {
     /* There is room again as others finish. */
     STATUS(KVF_LEASE_CROWDED, "lease_crowded", KVF_LOST_REQUEST, HERE | ELSEWHERE | RECOMPUTE,
            "More consumers are attached to the lease than the producer can count."),
+    /* Not elsewhere: each ticket of that engine is the same, until somebody has changed a key file. */
+    STATUS(KVF_OTHER_KEY, "other_key", KVF_LOST_REQUEST, RECOMPUTE,
+           "The ticket was signed with another key than this engine has, or with none; nothing was read."),
 
     /* Not here: the breaker's probe finds out when the peer is back, loads do not wait for that. */
     STATUS(KVF_PEER_DOWN, "peer_down", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
@@ -72,8 +75,10 @@ static const kvf_status_info table[] = {
     /* The peer answers, only not as wanted: a breaker would hide this reason behind peer_down. */
     STATUS(KVF_HANDSHAKE_REFUSED, "handshake_refused", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
            "The two sides do not share a key."),
-    STATUS(KVF_INCOMPATIBLE, "incompatible", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
-           "The two engines differ in model or layout, so that the same bytes mean different things."),
+    STATUS(
+        KVF_INCOMPATIBLE, "incompatible", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
+        "The two engines differ in model or layout, so that the same bytes mean different things; or in the version of "
+        "tickets."),
     /* The breaker is per path: it keeps each next load from paying for the same failing connect. */
     STATUS(KVF_TRANSFER_SETUP, "transfer_setup", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
            "No transport that both sides have could be set up, or serves their kinds of memory."),

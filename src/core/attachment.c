@@ -128,7 +128,7 @@ static kvf_status acquire_peers(kvf_attachments *attachments, kvf_attachment *at
   for (uint32_t i = 0; status == KVF_OK && i < ticket->ranks; i++) {
     kvf_attachment_rank *rank = &attachment->ranks[attachment->ranks_count];
     *rank = (kvf_attachment_rank){.attachment = attachment, .source = source};
-    status = kvf_peers_acquire(attachments->peers, &ticket->rank[i].address, &ticket->rank[i].incarnation, &rank->peer);
+    status = kvf_peers_acquire_rank(attachments->peers, &ticket->rank[i], &rank->peer);
     kvf_list_init(&rank->due);
     attachment->ranks_count += status == KVF_OK;
   }

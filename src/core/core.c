@@ -228,11 +228,14 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   return true;
 }
 
-kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address)
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address, const kvf_address *other)
 {
   const kvf_context *context = &core->context;
-  kvf_rank_record record = {
-      .address = *address, .incarnation = context->incarnation, .rank = context->config.rank, .dealt = 1};
+  kvf_rank_record record = {.address = *address,
+                            .other = *other,
+                            .incarnation = context->incarnation,
+                            .rank = context->config.rank,
+                            .dealt = 1};
   if (core->pool.exists) {
     record.layers = core->pool.holding.layers;
     record.dealt = core->pool.holding.deal.ranks;
@@ -291,7 +294,8 @@ kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blo
     const uint32_t *borrowed;
     uint32_t *ids;
   } ids = {.borrowed = blocks->ids}; /* encoding only reads them */
-  *out = (kvf_ticket){.ranks = core->engine_ranks,
+  *out = (kvf_ticket){.version = context->config.ticket_version,
+                      .ranks = core->engine_ranks,
                       .lease = *lease,
                       .prompt = *prompt,
                       .block_tokens = context->config.block_tokens,
@@ -375,11 +379,24 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 
 /* ---- consumer ---- */
 
-void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns)
+void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_status status)
 {
-  core->requests.counters.bad_tickets++;
-  kvf_context_log(&core->context, now_ns, KVF_BAD_TICKET, 1, KVF_LOG_WARN,
-                  "ticket refused: bad_ticket: malformed, altered, or signed with another key");
+  kvf_request_counters *counters = &core->requests.counters;
+  const char *why = "malformed or altered";
+  if (status == KVF_BAD_TICKET) {
+    counters->bad_tickets++;
+  } else if (status == KVF_OTHER_KEY) {
+    counters->other_keys++;
+    why = core->context.key.bytes == 0 ? "signed with a key, and this engine has none: name it by the option key_file"
+                                       : "signed with another key than those of this engine's key_file, or with none";
+  } else if (status == KVF_INCOMPATIBLE) {
+    counters->incompatible++;
+    why = "its version is of another release of kvferry, which this one does not read";
+  } else {
+    return;
+  }
+  kvf_context_log(&core->context, now_ns, status, 1, KVF_LOG_WARN, "ticket refused: %s: %s", kvf_status_name(status),
+                  why);
 }
 
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options)
@@ -520,6 +537,21 @@ size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out,
 
 /* ---- time and events ---- */
 
+/* Without a key a node listens on loopback, and cannot see that a consumer elsewhere looks for it: a lease runs out,
+ * and nobody has ever come. Once an engine. */
+static void say_if_alone(kvf_core *core, uint64_t now_ns)
+{
+  if (core->said_alone || core->leases.counters.ended[KVF_LEASE_END_EXPIRED] == 0 || core->sessions.had_consumer ||
+      core->context.key.bytes != 0 || core->context.config.rank != 0) {
+    return;
+  }
+  core->said_alone = true;
+  kvf_context_log(
+      &core->context, now_ns, KVF_LEASE_EXPIRED, 0, KVF_LOG_WARN,
+      "a lease has expired, and no consumer has ever connected: without a key this engine listens for this host alone; "
+      "others need one on both sides (option key_file or KVFERRY_KEY_FILE), and perhaps an address here (listen)");
+}
+
 void kvf_core_tick(kvf_core *core, uint64_t now_ns)
 {
   uint32_t work = TICK_ITEMS_MAX;
@@ -550,6 +582,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
     }
   }
   kvf_lease_table_tick(&core->leases, now_ns, TICK_ITEMS_MAX);
+  say_if_alone(core, now_ns);
 }
 
 uint64_t kvf_core_next_deadline(const kvf_core *core)

@@ -75,7 +75,7 @@ KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome
  * memory. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);
 /* What kvf_node_address() says of a node that listens there. */
-kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address);
+kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address, const kvf_address *other);
 /* As kvf_node_set_ranks(). */
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
@@ -107,8 +107,8 @@ void kvf_core_drain(kvf_core *core);
 
 /* Of the node's keys, ours first: for tickets. They never change: any thread, without the lock. */
 const kvf_mac *kvf_core_macs(const kvf_core *core, size_t *count);
-/* A ticket did not decode, and is counted and logged: it goes no further. */
-void kvf_core_bad_ticket(kvf_core *core, uint64_t now_ns);
+/* A ticket did not decode, and is counted and logged, if that is the ticket's fault: it goes no further. */
+void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_status status);
 /* `options` completed with the node's; NULL: the node's alone. Any thread, without the lock. */
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options);
 /* *first (may be NULL) is the first source that is good. */

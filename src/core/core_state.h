@@ -26,6 +26,7 @@ struct kvf_core {
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   kvf_read_work read_work;               /* of all reads */
+  bool said_alone;                       /* say_if_alone() has */
 };
 
 #endif

@@ -29,7 +29,6 @@ static void put_loads(writer *to, const kvf_core *core)
   const kvf_load_stats *stats = &core->loads.stats;
   gauge(to, "loads_open", kvf_loads_open(&core->loads));
   gauge(to, "loads_not_released", stats->overdue);
-  counter(to, "loads_not_released_total", stats->overdue_total);
   gauge(to, "blocks_quarantined", stats->overdue_blocks);
   counter(to, "chunks", stats->chunks);
   counter(to, "read_pieces", core->read_work.pieces);
@@ -58,7 +57,9 @@ static void put_leases(writer *to, const kvf_core *core)
 {
   const kvf_lease_counters *counters = &core->leases.counters;
   gauge(to, "leases_live", core->leases.live);
+  gauge(to, "leases_untaken", core->leases.untaken);
   gauge(to, "leases_reserved", kvf_lease_slots_live(&core->slots));
+  gauge(to, "lease_blocks", kvf_lease_slots_blocks(&core->slots));
   counter(to, "leases_published", counters->published);
   put(to, "leases_ended", "completed", counters->ended[KVF_LEASE_END_COMPLETED], false);
   put(to, "leases_ended", "abandoned", counters->ended[KVF_LEASE_END_ABANDONED], false);
@@ -78,6 +79,7 @@ static void put_requests(writer *to, const kvf_core *core)
   gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id) + core->requests.attachments.left);
   counter(to, "requests_opened", counters->opened);
   put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
+  put(to, "tickets_refused", "other_key", counters->other_keys, false);
   put(to, "tickets_refused", "incompatible", counters->incompatible, false);
   counter(to, "sources_left_out", counters->sources_left_out);
   put(to, "verdicts", "use", counters->verdicts[KVF_ACTION_USE], false);
@@ -115,7 +117,6 @@ static bool ends_a_find(const kvf_status_info *info)
 static void put_finds(writer *to, const kvf_core *core)
 {
   const kvf_find_counters *counters = &core->finds.counters;
-  gauge(to, "finds_open", HASH_CNT(by_id, core->finds.by_id));
   for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
     const kvf_status_info *info = kvf_status_at(i);
     if (ends_a_find(info)) {

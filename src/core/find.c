@@ -196,7 +196,8 @@ static kvf_lookup_ask *asked_of(kvf_peer *peer, uint64_t id)
   return NULL;
 }
 
-/* KVF_PROTOCOL: not a ticket of our key, or of another prompt. KVF_NO_MEMORY. */
+/* KVF_PROTOCOL: not a ticket of our key, or of another prompt. KVF_INCOMPATIBLE: of a version that we do not read.
+ * KVF_NO_MEMORY. */
 static kvf_status check_ticket(const kvf_finds *finds, const kvf_lookup *lookup, const kvf_found *found)
 {
   const kvf_context *context = finds->context;
@@ -214,7 +215,7 @@ static kvf_status check_ticket(const kvf_finds *finds, const kvf_lookup *lookup,
     kvf_ticket_free(ticket);
   }
   free(ticket);
-  return status == KVF_BAD_TICKET ? KVF_PROTOCOL : status;
+  return status == KVF_BAD_TICKET || status == KVF_OTHER_KEY ? KVF_PROTOCOL : status;
 }
 
 static kvf_status take_ticket(const kvf_finds *finds, kvf_lookup *lookup, const kvf_found *found)

@@ -52,6 +52,7 @@ struct kvf_lease_entry {
   uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t any_completed;
+  uint8_t untaken;          /* no consumer has come for it yet */
   uint8_t lingers;          /* it ends at its deadline, as completed, unless another consumer attaches */
   uint64_t linger_until_ns; /* of one that any consumer has completed */
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
@@ -89,6 +90,8 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(!entry->lingers || (is_live(entry) && entry->any_completed));
   assert(entry->lingers == kvf_list_is_linked(&entry->lingering));
   assert(table->stored <= table->stored_max);
+  assert(!entry->untaken || is_live(entry));
+  assert(table->untaken <= table->live);
   assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
   (void)entry;
@@ -218,12 +221,14 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->digest = digest;
   entry->incomplete = incomplete;
   entry->any_completed = false;
+  entry->untaken = true;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
   lengthen(table, entry, now_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
   set_word(table, entry, kvf_fence_word_live(lease->id));
   table->live += 1;
+  table->untaken += 1;
   table->unreleased += 1;
   table->counters.published += 1;
   check(table, entry);
@@ -254,6 +259,12 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
   }
 }
 
+static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
+{
+  table->untaken -= entry->untaken;
+  entry->untaken = false;
+}
+
 static void stop_lingering(kvf_lease_entry *entry)
 {
   entry->lingers = false;
@@ -269,6 +280,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   entry->cause = (uint8_t)cause;
   entry->incomplete = false;
   drop_store(table, entry);
+  mark_taken(table, entry);
   stop_lingering(entry);
   set_word(table, entry, word);
   table->live -= 1;
@@ -425,6 +437,7 @@ static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, c
   if (place == places(table, entry)) {
     return NULL;
   }
+  mark_taken(table, entry);
   *key_at(entry, place) = *key;
   *state_at(entry, place) = CONSUMER_ATTACHED;
   return state_at(entry, place);

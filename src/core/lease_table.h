@@ -60,6 +60,7 @@ typedef struct kvf_lease_table {
   kvf_list ended;
   kvf_list lingering;
   uint32_t live;          /* published and not ended */
+  uint32_t untaken;       /* of these: no consumer has come for them yet */
   uint32_t unreleased;    /* published and not given back yet */
   uint32_t stored;        /* places for consumers beside those in the slots */
   uint32_t consumers_max; /* KVF_LEASE_CONSUMERS_MAX and _STORED, unless a test has fewer */

@@ -906,7 +906,7 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
                              const kvf_ticket *ticket, uint64_t digest)
 {
   const kvf_rank_record *record = &ticket->rank[part->rank];
-  kvf_status status = kvf_peers_acquire(loads->peers, &record->address, &record->incarnation, &slice->peer);
+  kvf_status status = kvf_peers_acquire_rank(loads->peers, record, &slice->peer);
   if (status != KVF_OK) {
     return status;
   }
@@ -1222,7 +1222,6 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
     load->overdue = true;
     loads->stats.overdue++;
     loads->stats.overdue_blocks += load->items_count;
-    loads->stats.overdue_total++;
   }
 }
 

@@ -49,7 +49,6 @@ typedef struct kvf_load_read {
 typedef struct kvf_load_stats {
   uint64_t overdue;        /* loads that are past release_timeout_ms without being released */
   uint64_t overdue_blocks; /* wanted blocks of those */
-  uint64_t overdue_total;  /* loads that ever were */
   uint64_t chunks;         /* reads started */
   uint64_t bytes;          /* that arrived, confirmed or not */
   uint64_t blocks;         /* confirmed */

@@ -111,6 +111,7 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
   }
   peer->dial_pending = false;
   peer->is_second_try = false;
+  peer->has_turned = false;
   peer->answer_by_ns = KVF_TIME_NEVER;
   peer->state = KVF_PEER_IDLE;
 }
@@ -123,6 +124,18 @@ static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf
   peer->last_failure_ns = now_ns;
 }
 
+/* Where it is connected, or dialed next. */
+static const kvf_address *address_of(const kvf_peer *peer)
+{
+  return peer->is_at_other ? &peer->other : &peer->key.address;
+}
+
+/* To its other address, if it has one. */
+static void turn(kvf_peer *peer)
+{
+  peer->is_at_other = peer->other.port != 0 && !peer->is_at_other;
+}
+
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
 static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
 {
@@ -130,6 +143,7 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
                   kvf_status_name(status), what);
   count_failure(peers, now_ns, peer, status);
   disconnect(peers, peer);
+  turn(peer); /* a probe has one try */
   if (status == KVF_PEER_RESTARTED) {
     /* For ever: the proof covers the incarnation. A refusal it does not cover, nor the fields that are refused. */
     peer->gone = status;
@@ -237,16 +251,28 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   return peer;
 }
 
-kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
-                             kvf_peer **out)
+static kvf_peer_key key_of(const kvf_address *address, const kvf_incarnation *incarnation)
 {
   kvf_peer_key key; /* hashed as bytes: without what padding may hold */
   memset(&key, 0, sizeof(key));
   memcpy(key.address.ip, address->ip, sizeof(key.address.ip));
   key.address.port = address->port;
   key.incarnation = *incarnation;
+  return key;
+}
+
+static kvf_peer *find_peer(const kvf_peers *peers, const kvf_peer_key *key)
+{
   kvf_peer *peer;
-  HASH_FIND(by_key, peers->by_key, &key, sizeof(key), peer);
+  HASH_FIND(by_key, peers->by_key, key, sizeof(*key), peer);
+  return peer;
+}
+
+kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
+                             kvf_peer **out)
+{
+  const kvf_peer_key key = key_of(address, incarnation);
+  kvf_peer *peer = find_peer(peers, &key);
   if (peer == NULL) {
     peer = add_peer(peers, &key);
   }
@@ -258,6 +284,18 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
   kvf_list_push_back(&peers->used, &peer->used);
   *out = peer;
   return KVF_OK;
+}
+
+kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank, kvf_peer **out)
+{
+  const kvf_peer_key by_other = key_of(&rank->other, &rank->incarnation);
+  const bool is_known_by_other = rank->other.port != 0 && find_peer(peers, &by_other) != NULL;
+  const kvf_address *address = is_known_by_other ? &rank->other : &rank->address;
+  kvf_status status = kvf_peers_acquire(peers, address, &rank->incarnation, out);
+  if (status == KVF_OK && rank->other.port != 0 && (*out)->other.port == 0) { /* they do not change in a life */
+    (*out)->other = is_known_by_other ? rank->address : rank->other;
+  }
+  return status;
 }
 
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
@@ -280,6 +318,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     return;
   }
   peers->counters.dials++;
+  kvf_address_format(address_of(peer), peer->stat.address);
   peer->dial_id = peers->next_id;
   peer->conn->peer = peer;
   peer->state = KVF_PEER_DIALING;
@@ -562,9 +601,15 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
   return status;
 }
 
-/* Nobody there, where a producer on another host has named its own loopback. */
-static const char cannot_connect_here[] =
-    "cannot connect; a loopback address is of this host alone: a producer on another one needs a key";
+/* A producer on another host may have named its own loopback, where here is nobody, or somebody else. */
+#define OF_THIS_HOST                                                                                       \
+  "; a loopback address is of this host alone: a producer on another one needs a key (option key_file or " \
+  "KVFERRY_KEY_FILE), or an address in listen"
+
+static bool may_be_elsewhere(const kvf_peer *peer)
+{
+  return kvf_address_is_loopback(address_of(peer)) && peer->stat.handshakes == 0;
+}
 
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
 {
@@ -574,9 +619,18 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   if (status == KVF_OK) {
     status = send_hello(peers, peer);
   }
+  if (status == KVF_PEER_DOWN && peer->other.port != 0 && !peer->has_turned) {
+    const bool was_second_try = peer->is_second_try;
+    disconnect(peers, peer);
+    turn(peer);
+    peer->has_turned = true;
+    peer->is_second_try = was_second_try;
+    dial(peers, now_ns, peer);
+    return;
+  }
   if (status != KVF_OK) {
-    const bool is_own = status == KVF_PEER_DOWN && kvf_address_is_loopback(&peer->key.address);
-    fail(peers, now_ns, peer, status, is_own ? cannot_connect_here : "cannot connect");
+    const bool hints = status == KVF_PEER_DOWN && may_be_elsewhere(peer);
+    fail(peers, now_ns, peer, status, hints ? "cannot connect" OF_THIS_HOST : "cannot connect");
     return;
   }
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
@@ -602,6 +656,12 @@ static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   rearm(peers, peer, now_ns);
 }
 
+static bool is_at(const kvf_peer *peer, const kvf_address *address)
+{
+  return memcmp(&peer->key.address, address, sizeof(*address)) == 0 ||
+         (peer->other.port != 0 && memcmp(&peer->other, address, sizeof(*address)) == 0);
+}
+
 /* Who answers at the peer's address has proved our key. What was known there before the dial began has ended, if it is
  * another process: it is told so without a dial of its own. */
 static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, const kvf_incarnation *server)
@@ -609,8 +669,8 @@ static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, 
   for (kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
     kvf_peer *other = KVF_CONTAINER_OF(node, kvf_peer, used);
     if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->stat.id < peer->dial_id &&
-        memcmp(&other->key.address, &peer->key.address, sizeof(peer->key.address)) == 0 &&
-        memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 && !is_nobody(&other->key.incarnation)) {
+        is_at(other, address_of(peer)) && memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 &&
+        !is_nobody(&other->key.incarnation)) {
       fail(peers, now_ns, other, KVF_PEER_RESTARTED, another_answers);
     }
   }
@@ -637,7 +697,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     return;
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
-    fail(peers, now_ns, peer, KVF_PEER_RESTARTED, another_answers);
+    fail(peers, now_ns, peer, KVF_PEER_RESTARTED,
+         may_be_elsewhere(peer) ? "another process answers at its address" OF_THIS_HOST : another_answers);
     return;
   }
   kvf_proof proof = {.identity_count = context->config.identity_fields};
@@ -768,7 +829,12 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
   kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, KVF_LOG_INFO,
                   "peer %s: %s: it is dialed again", peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
+  const bool had_turned = peer->has_turned;
   disconnect(peers, peer);
+  if (!had_turned) { /* else nobody can be connected to at the other */
+    turn(peer);
+  }
+  peer->has_turned = true;
   peer->is_second_try = true;
   dial(peers, now_ns, peer);
 }
@@ -979,7 +1045,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
     *out = (kvf_peer_action){.kind = KVF_PEER_OPEN_LINK,
                              .link_id = link->link_id,
                              .transport = link->transport,
-                             .address = peer->key.address,
+                             .address = *address_of(peer),
                              .incarnation = peer->key.incarnation,
                              .session_key = &peer->session_key,
                              .welcome = peer->welcome};
@@ -994,7 +1060,7 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
     kvf_peer *peer = KVF_CONTAINER_OF(peers->actions.next, kvf_peer, action);
     if (peer->dial_pending) {
       peer->dial_pending = false;
-      *out = (kvf_peer_action){.kind = KVF_PEER_DIAL, .conn_id = peer->conn->id, .address = peer->key.address};
+      *out = (kvf_peer_action){.kind = KVF_PEER_DIAL, .conn_id = peer->conn->id, .address = *address_of(peer)};
       return true;
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {

@@ -7,6 +7,11 @@
  * connection and one for each link decide whether another try makes sense; while one is open, a probe runs in the
  * background after each cooldown. What nobody answers in time is tried a second time before its breaker opens: a queue
  * may have been full on the way, through no fault of the peer's. Of a link only where no other transport is left.
+ *
+ * A peer of two addresses is dialed where it was reached last, at first where the ticket names it first. Where that
+ * cannot be connected to (no route of this family, nobody there) the other is dialed at once; where nobody answers, the
+ * second try goes to the other. So a dial of two addresses takes no longer than one of one. Links go where the
+ * connection does.
  */
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
@@ -17,7 +22,7 @@
 #include "core/conn.h"
 #include "core/context.h"
 #include "kvferry/stats.h"
-#include "wire/address.h"
+#include "wire/rank_record.h"
 
 #define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
 
@@ -86,6 +91,9 @@ struct kvf_peer {
   uint32_t users; /* loads' parts, requests' ranks and finds that hold it */
   kvf_peer_state state;
   kvf_conn *conn;
+  kvf_address other;  /* of the other family, where the same process is; port 0: none is known */
+  bool is_at_other;   /* where it is connected, or dialed next */
+  bool has_turned;    /* from one address to the other, in this dial */
   bool is_second_try; /* nobody has answered the first dial */
   kvf_breaker breaker;
   kvf_incarnation named; /* of a peer whose key names none: who has answered */
@@ -193,6 +201,8 @@ void kvf_peers_free(kvf_peers *peers);
 /* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address,
                                           const kvf_incarnation *incarnation, kvf_peer **out);
+/* The same of a ticket's rank, which may have two addresses: one peer, by whichever of them it is known. */
+KVF_MUST_USE kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank, kvf_peer **out);
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
 /* A load waits for a link: one LINK notice follows, perhaps at once. */

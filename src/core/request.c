@@ -50,7 +50,8 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
 static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
 {
   for (uint32_t i = 0; context->key.bytes == 0 && i < ticket->ranks; i++) {
-    if (!kvf_address_is_loopback(&ticket->rank[i].address)) {
+    const kvf_rank_record *rank = &ticket->rank[i];
+    if (!kvf_address_is_loopback(&rank->address) || (rank->other.port != 0 && !kvf_address_is_loopback(&rank->other))) {
       return false;
     }
   }
@@ -114,6 +115,12 @@ kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, c
       kvf_context_log(requests->context, now_ns, status[i], 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
                       address, kvf_status_name(status[i]), why[i]);
     }
+  }
+  if (all->unread > 0) {
+    requests->counters.sources_left_out += all->unread;
+    kvf_context_log(requests->context, now_ns, all->unread_why, 0, KVF_LOG_WARN,
+                    "%u of a ticket's sources are left out, since they cannot be read here: %s", (unsigned)all->unread,
+                    kvf_status_name(all->unread_why));
   }
   return KVF_OK;
 }

@@ -48,6 +48,7 @@ typedef struct kvf_request {
 typedef struct kvf_request_counters {
   uint64_t opened;
   uint64_t bad_tickets;
+  uint64_t other_keys; /* tickets signed with another key */
   uint64_t incompatible;
   uint64_t sources_left_out;
   uint64_t verdicts[KVF_ACTION_FAIL + 1];       /* by kvf_action */

@@ -227,6 +227,10 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   }
   kvf_crowd_leave(&sessions->unproven, &session->place);
   session->state = KVF_SESSION_OPEN;
+  if (session->role != KVF_ROLE_CHECK &&
+      memcmp(&session->client, &context->incarnation, sizeof(session->client)) != 0) {
+    sessions->had_consumer = true;
+  }
   if (kvf_crowd_join(&sessions->open, &session->place, &host) != KVF_OK) {
     return false;
   }

@@ -69,6 +69,7 @@ typedef struct kvf_sessions {
   kvf_crowd open;          /* least recently used first */
   kvf_budget check_budget; /* in bytes */
   kvf_session_counters counters;
+  bool had_consumer; /* some session was another process's, and not to check only */
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */

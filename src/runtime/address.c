@@ -72,13 +72,19 @@ static kvf_status set_nixl(kvf_config *config, const char *host, const char *por
   return status == KVF_OK ? KVF_OK : kvf_fail(status, message, NIXL_HOST ": %s", why);
 }
 
+/* Of each family that has a default route. Who advertises an address has tickets name that one. */
 static void set_route(kvf_config *config)
 {
-  kvf_address address;
-  config->listen_source = KVF_LISTEN_NO_ROUTE;
-  if (kvf_own_address_of_route(true, &address) || kvf_own_address_of_route(false, &address)) {
-    kvf_address_format_host(&address, config->listen);
-    config->listen_source = KVF_LISTEN_ROUTE;
+  kvf_address v4;
+  kvf_address v6;
+  const bool has_v4 = kvf_own_address_of_route(true, &v4);
+  const bool has_v6 = kvf_own_address_of_route(false, &v6);
+  config->listen_source = has_v4 || has_v6 ? KVF_LISTEN_ROUTE : KVF_LISTEN_NO_ROUTE;
+  if (has_v4 || has_v6) {
+    kvf_address_format_host(has_v4 ? &v4 : &v6, config->listen);
+  }
+  if (has_v4 && has_v6 && config->advertise[0] == '\0') {
+    kvf_address_format_host(&v6, config->listen_other);
   }
 }
 
@@ -115,13 +121,14 @@ kvf_status kvf_address_choose(kvf_config *config, bool listen_is_given, uint32_t
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   char *text = message == NULL ? unwanted : message;
   kvf_status status = KVF_OK;
-  if (config == NULL || config->struct_bytes < offsetof(kvf_config, listen_source) + sizeof(config->listen_source)) {
+  if (config == NULL || config->struct_bytes < offsetof(kvf_config, listen_other) + sizeof(config->listen_other)) {
     return kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()");
   }
   if (config->key_file[0] == '\0') {
     status = set_from(config, "key_file", environment, "KVFERRY_KEY_FILE", text);
   }
   config->listen_source = KVF_LISTEN_OPTION;
+  config->listen_other[0] = '\0';
   if (status == KVF_OK && !listen_is_given) {
     status = set_listen(config, index, environment, text);
   }

@@ -21,7 +21,8 @@
 
 /* epoll's data for what is not a connection; connection ids begin at 1. */
 #define EPOLL_WAKE UINT64_MAX
-#define EPOLL_LISTENER (UINT64_MAX - 1)
+#define EPOLL_LISTENER (UINT64_MAX - 1) /* the first one's; the second's is before it */
+#define LISTENERS_MAX 2
 
 struct kvf_control {
   kvf_node *node;
@@ -29,7 +30,7 @@ struct kvf_control {
   bool started;
   atomic_bool stopping;
   int epoll_fd;
-  int listener;
+  int listeners[LISTENERS_MAX];
   uint64_t accept_after_ns;    /* 0: accepting */
   kvf_control_socket *sockets; /* by id; the thread's own */
 };
@@ -45,6 +46,17 @@ static void unwatch(const kvf_control *control, int fd)
   (void)epoll_ctl(control->epoll_fd, EPOLL_CTL_DEL, fd, NULL); /* it may not be there any more */
 }
 
+/* EPOLLIN: for who wants to connect; 0: for nobody. */
+static bool watch_listeners(const kvf_control *control, uint32_t events, int operation)
+{
+  bool is_watched = true;
+  for (size_t i = 0; i < LISTENERS_MAX; i++) {
+    is_watched = is_watched && (control->listeners[i] < 0 ||
+                                watch(control, control->listeners[i], EPOLL_LISTENER - i, events, operation));
+  }
+  return is_watched;
+}
+
 kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
 {
   kvf_control *control = calloc(1, sizeof(*control));
@@ -53,18 +65,18 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
     return KVF_NO_MEMORY;
   }
   control->node = node;
-  control->listener = -1;
+  control->listeners[0] = -1;
+  control->listeners[1] = -1;
   control->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
   control->node->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kvf_status status = KVF_OK;
   if (control->epoll_fd < 0 || control->node->wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
-    status = kvf_listener_open(node, &control->listener, message);
+    status = kvf_listener_open(node, &control->listeners[0], &control->listeners[1], message);
   }
-  if (status == KVF_OK &&
-      (!watch(control, control->node->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
-       (control->listener >= 0 && !watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_ADD)))) {
+  if (status == KVF_OK && (!watch(control, control->node->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
+                           !watch_listeners(control, EPOLLIN, EPOLL_CTL_ADD))) {
     status = kvf_fail(KVF_SYSTEM, message, "the system does not watch one more descriptor: %s%s", strerror(errno),
                       errno == ENOSPC ? " (fs.epoll.max_user_watches)" : "");
   }
@@ -270,7 +282,7 @@ static uint64_t serve_core(kvf_control *control)
 static void pause_accepting(kvf_control *control, const char *why)
 {
   kvf_log_sink_put(control->node->log, KVF_LOG_ERROR, why);
-  if (watch(control, control->listener, EPOLL_LISTENER, 0, EPOLL_CTL_MOD)) {
+  if (watch_listeners(control, 0, EPOLL_CTL_MOD)) {
     control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
   }
 }
@@ -282,13 +294,13 @@ static void count_reset(kvf_node *node, const kvf_address *from)
   kvf_node_leave(node, now_ns);
 }
 
-static void accept_all(kvf_control *control)
+static void accept_all(kvf_control *control, int listener)
 {
   kvf_node *node = control->node;
   for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
     kvf_address from;
     uint64_t conn_id;
-    int fd = kvf_socket_accept(control->listener, &from);
+    int fd = kvf_socket_accept(listener, &from);
     if (fd < 0 && errno == ECONNABORTED) {
       count_reset(node, &from);
       continue;
@@ -417,7 +429,7 @@ static void resume_accepting(kvf_control *control)
 {
   uint64_t now_ns = kvf_clock_now();
   if (control->accept_after_ns != 0 && now_ns >= control->accept_after_ns) {
-    bool resumed = watch(control, control->listener, EPOLL_LISTENER, EPOLLIN, EPOLL_CTL_MOD);
+    bool resumed = watch_listeners(control, EPOLLIN, EPOLL_CTL_MOD);
     control->accept_after_ns = resumed ? 0 : now_ns + ACCEPT_PAUSE_NS;
   }
 }
@@ -432,8 +444,8 @@ static void *run(void *context)
     for (int i = 0; i < count; i++) {
       if (events[i].data.u64 == EPOLL_WAKE) {
         on_wake(control);
-      } else if (events[i].data.u64 == EPOLL_LISTENER) {
-        accept_all(control);
+      } else if (events[i].data.u64 > EPOLL_LISTENER - LISTENERS_MAX) {
+        accept_all(control, control->listeners[EPOLL_LISTENER - events[i].data.u64]);
       } else {
         kvf_control_socket *socket = find_socket(control, events[i].data.u64);
         if (socket != NULL) {
@@ -466,9 +478,11 @@ void kvf_control_stop(kvf_control *control)
   {
     remove_socket(control, socket);
   }
-  if (control->listener >= 0) {
-    kvf_socket_close(control->listener);
-    control->listener = -1;
+  for (size_t i = 0; i < LISTENERS_MAX; i++) {
+    if (control->listeners[i] >= 0) {
+      kvf_socket_close(control->listeners[i]);
+      control->listeners[i] = -1;
+    }
   }
 }
 

@@ -55,11 +55,7 @@ static kvf_status listen_on(const kvf_node *node, kvf_address address, uint16_t 
                             char *message)
 {
   const uint32_t handshake_timeout_ms = node->config.handshake_timeout_ms;
-  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);
-  while (status == KVF_ADDRESS_IN_USE && address.port < last) {
-    address.port++;
-    status = kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);
-  }
+  kvf_status status = kvf_socket_listen_first(&address, last, handshake_timeout_ms, fd, bound, message);
   if (status == KVF_ADDRESS_IN_USE && last > 0 && node->config.listen_source == KVF_LISTEN_NIXL) {
     address.port = 0;
     return kvf_socket_listen(&address, handshake_timeout_ms, fd, bound, message);
@@ -73,18 +69,18 @@ static kvf_status listen_on(const kvf_node *node, kvf_address address, uint16_t 
   return status;
 }
 
-static void log_where(const kvf_node *node, uint16_t wished)
+static void log_where(const kvf_node *node, const kvf_address *listens_on, const kvf_address *address, uint16_t wished)
 {
   char at[KVF_ADDRESS_TEXT_BYTES];
   char named[KVF_ADDRESS_TEXT_BYTES];
   char interface[IF_NAMESIZE];
   char taken[sizeof("; port 65535 is taken")] = "";
   const size_t reason = reason_of(node);
-  const bool is_named = memcmp(&node->listens_on, &node->address, sizeof(node->address)) != 0;
-  kvf_address_format(&node->listens_on, at);
-  kvf_address_format(&node->address, named);
-  kvf_own_address_interface(&node->listens_on, interface);
-  if (wished > 0 && node->listens_on.port != wished) {
+  const bool is_named = memcmp(listens_on, address, sizeof(*address)) != 0;
+  kvf_address_format(listens_on, at);
+  kvf_address_format(address, named);
+  kvf_own_address_interface(listens_on, interface);
+  if (wished > 0 && listens_on->port != wished) {
     (void)snprintf(taken, sizeof(taken), "; port %u is taken", (unsigned)wished);
   }
   if (reason != KVF_LISTEN_UNSAID) {
@@ -132,14 +128,44 @@ static kvf_status open_at(kvf_node *node, int *fd, char *message)
   node->listens_on = bound;
   node->address = named;
   node->address.port = named.port == 0 || last > 0 ? bound.port : named.port;
-  log_where(node, wished);
+  log_where(node, &node->listens_on, &node->address, wished);
   return KVF_OK;
 }
 
-kvf_status kvf_listener_open(kvf_node *node, int *out_fd, char *message)
+/* At the same port, if that is free. Whoever cannot listen there has one address: a system may have switched a family
+ * off, or not be done with finding out whether the address is its own. */
+static void open_other(kvf_node *node, int *fd)
+{
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const uint32_t handshake_timeout_ms = node->config.handshake_timeout_ms;
+  kvf_address address;
+  kvf_address bound;
+  if (node->config.listen_other[0] == '\0' || node->keys[0].bytes == 0 ||
+      kvf_address_parse(node->config.listen_other, node->listens_on.port, &address) != KVF_OK ||
+      kvf_address_is_v4(&address) == kvf_address_is_v4(&node->address)) {
+    return;
+  }
+  kvf_status status = kvf_socket_listen(&address, handshake_timeout_ms, fd, &bound, message);
+  if (status == KVF_ADDRESS_IN_USE) {
+    address.port = 0;
+    status = kvf_socket_listen(&address, handshake_timeout_ms, fd, &bound, message);
+  }
+  if (status != KVF_OK) {
+    kvf_log(&node->logger, KVF_LOG_WARN, "has one address instead of one of each family: %s", message);
+    return;
+  }
+  node->other = bound;
+  log_where(node, &bound, &bound, 0);
+}
+
+kvf_status kvf_listener_open(kvf_node *node, int *out_fd, int *other_fd, char *message)
 {
   *out_fd = -1;
+  *other_fd = -1;
   kvf_status status = open_at(node, out_fd, message);
+  if (status == KVF_OK) {
+    open_other(node, other_fd);
+  }
   const size_t reason = reason_of(node);
   if (status != KVF_OK && reason > KVF_LISTEN_OPTION) {
     char what[KVF_MESSAGE_BYTES_MAX];

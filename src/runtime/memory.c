@@ -345,7 +345,7 @@ kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  const kvf_rank_record record = kvf_core_record(node->core, &node->address);
+  const kvf_rank_record record = kvf_core_record(node->core, &node->address, &node->other);
   kvf_node_leave(node, now_ns);
   return kvf_rank_record_encode(&record, out, capacity, out_bytes);
 }

@@ -78,9 +78,11 @@ static kvf_status open_transports(kvf_node *node, char *message)
                                  .device_gather_threads = node->config.device_gather_threads,
                                  .thread_cpus = node->cpus,
                                  .tls = node->tls};
+  (void)kvf_ports_parse(node->config.data_ports, &config.data_port_first, &config.data_port_last);
   if (node->listens_on.port > 0) {
     kvf_address_format(&node->listens_on, config.listen);
   }
+  config.listen_other = node->other;
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   const char *name;
   for (uint32_t i = 0; (name = kvf_core_transport(node->core, i)) != NULL;) {

@@ -45,6 +45,7 @@ struct kvf_node {
   kvf_tls_use tls;
   kvf_address address;    /* as tickets name it; port 0: does not listen */
   kvf_address listens_on; /* port 0: it does not */
+  kvf_address other; /* a second one, of the other family: where it listens, and as tickets name it; port 0: none */
   kvf_log_sink *log;
   kvf_logger logger; /* to it */
 

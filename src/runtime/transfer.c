@@ -238,13 +238,13 @@ kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ti
   return status;
 }
 
-/* Decodes a ticket; a bad one is counted and logged here, and goes no further. */
+/* Decodes a ticket; one that is refused is counted and logged here, and goes no further. */
 static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
   kvf_status status = decode_sources(node, text, text_bytes, out);
-  if (status == KVF_BAD_TICKET) {
+  if (status != KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_bad_ticket(node->core, now_ns);
+    kvf_core_ticket_refused(node->core, now_ns, status);
     kvf_node_leave(node, now_ns);
   }
   return status;

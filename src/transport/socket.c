@@ -211,6 +211,18 @@ kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_time
   return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVF_ADDRESS_IN_USE : KVF_SYSTEM;
 }
 
+kvf_status kvf_socket_listen_first(const kvf_address *address, uint16_t last, uint32_t handshake_timeout_ms,
+                                   int *out_fd, kvf_address *bound, char *message)
+{
+  kvf_address at = *address;
+  kvf_status status = kvf_socket_listen(&at, handshake_timeout_ms, out_fd, bound, message);
+  while (status == KVF_ADDRESS_IN_USE && at.port < last) {
+    at.port++;
+    status = kvf_socket_listen(&at, handshake_timeout_ms, out_fd, bound, message);
+  }
+  return status;
+}
+
 int kvf_socket_accept(int listener, kvf_address *peer)
 {
   struct sockaddr_storage storage = {0};

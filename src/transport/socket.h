@@ -42,6 +42,12 @@ KVF_MUST_USE bool kvf_address_from_sockaddr(const struct sockaddr_storage *from,
 KVF_MUST_USE kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
                                           kvf_address *bound, char *message);
 
+/* The same at the first port that is free, from address->port to `last`; 0: at that of the address alone.
+ * KVF_ADDRESS_IN_USE: none of them is, and `message` is about the last. */
+KVF_MUST_USE kvf_status kvf_socket_listen_first(const kvf_address *address, uint16_t last,
+                                                uint32_t handshake_timeout_ms, int *out_fd, kvf_address *bound,
+                                                char *message);
+
 /* Takes one waiting connection; `peer` tells whose. -1 with errno, as accept4() does: EAGAIN: none is waiting;
  * ECONNABORTED: that of `peer` was reset before its turn came: go on with the next. */
 int kvf_socket_accept(int listener, kvf_address *peer);

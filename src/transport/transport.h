@@ -66,9 +66,11 @@ typedef struct kvf_transport_host {
 
 typedef struct kvf_transport_config {
   kvf_incarnation incarnation;
-  char listen[KVF_HOST_BYTES_MAX]; /* the node's own "IP:PORT"; data ports are chosen free at the same address; "" none
-                                    */
-  bool has_key;                    /* else all peers are on this host */
+  char listen[KVF_HOST_BYTES_MAX]; /* the node's own "IP:PORT"; data ports are at the same address; "" none */
+  kvf_address listen_other; /* a second one, of the other family; data is at the same port of both; port 0: none */
+  uint16_t data_port_first; /* of those that data ports are taken from; 0: any that is free */
+  uint16_t data_port_last;
+  bool has_key; /* else all peers are on this host */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t copy_threads;

@@ -117,6 +117,7 @@ void kvf_welcome_free(kvf_welcome *welcome);
 /* Names the key without telling it: the first bytes of HMAC(key, "kvferry key id"). All of these: KVF_NO_MEMORY if
  * OpenSSL cannot allocate; KVF_INVALID if a body does not have the length of its message. */
 KVF_MUST_USE kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES]);
+KVF_MUST_USE kvf_status kvf_mac_key_id(const kvf_mac *mac, uint8_t out[KVF_KEY_ID_BYTES]);
 
 /* challenge->proof is not read: it is what is being made or checked. Compare with kvf_equal_secret(). */
 KVF_MUST_USE kvf_status kvf_handshake_server_proof(const kvf_key *key, const void *hello_body, size_t hello_bytes,

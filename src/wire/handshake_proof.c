@@ -30,6 +30,17 @@ kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES
   return status;
 }
 
+kvf_status kvf_mac_key_id(const kvf_mac *mac, uint8_t out[KVF_KEY_ID_BYTES])
+{
+  uint8_t whole[KVF_HASH_BYTES];
+  const kvf_span label = {LABEL_KEY_ID, strlen(LABEL_KEY_ID)};
+  kvf_status status = kvf_mac_make(mac, &label, 1, whole);
+  if (status == KVF_OK) {
+    memcpy(out, whole, KVF_KEY_ID_BYTES);
+  }
+  return status;
+}
+
 kvf_status kvf_handshake_server_proof(const kvf_key *key, const void *hello_body, size_t hello_bytes,
                                       const kvf_challenge *challenge, uint8_t out[KVF_HASH_BYTES])
 {

@@ -5,27 +5,59 @@
 #include "base/crypto.h"
 #include "wire/fields.h"
 
-#define RECORD_VERSION 2
+#define RECORD_VERSION 3
 #define RECORD_CHECKSUM_BYTES 8
-#define RECORD_FIELDS_BYTES (KVF_RANK_RECORD_BYTES - RECORD_CHECKSUM_BYTES)
+#define ADDRESSES_MAX 2
 
-_Static_assert(KVF_RANK_RECORD_BYTES <= KVF_ADDRESS_BYTES_MAX, "a record fits what the public header promises");
-_Static_assert(KVF_RANK_FIELD_BYTES == KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES + 9, "a ticket's");
-_Static_assert(RECORD_FIELDS_BYTES == 1 + KVF_RANK_FIELD_BYTES + 4, "its fields");
+_Static_assert(KVF_RANK_RECORD_BYTES_MAX <= KVF_ADDRESS_BYTES_MAX, "a record fits what the public header promises");
+_Static_assert(KVF_RANK_RECORD_BYTES_MAX == KVF_RANK_RECORD_BYTES + KVF_ADDRESS_FIELD_BYTES, "one address more");
+_Static_assert(KVF_RANK_FIELD_BYTES_BEFORE == KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES + 9, "a ticket's");
+_Static_assert(KVF_RANK_FIELD_BYTES == KVF_RANK_FIELD_BYTES_BEFORE + 1, "and how many addresses");
+_Static_assert(KVF_RANK_RECORD_BYTES == 1 + KVF_RANK_FIELD_BYTES + 4 + RECORD_CHECKSUM_BYTES, "its fields");
 
-void kvf_code_rank(kvf_codec *codec, kvf_rank_record *record)
+static void code_rest(kvf_codec *codec, kvf_rank_record *record)
 {
-  kvf_code_address(codec, &record->address);
   kvf_code_incarnation(codec, &record->incarnation);
   kvf_code_u32(codec, &record->layers.first);
   kvf_code_u32(codec, &record->layers.count);
   kvf_code_u32_in(codec, &record->dealt, 1);
 }
 
+/* How many, then each. */
+static void code_addresses(kvf_codec *codec, kvf_rank_record *record)
+{
+  uint8_t count = record->other.port == 0 ? 1 : ADDRESSES_MAX;
+  kvf_code_u8(codec, &count);
+  if (count == 0 || count > ADDRESSES_MAX) {
+    kvf_codec_fail(codec);
+  }
+  kvf_code_address(codec, &record->address);
+  if (count == ADDRESSES_MAX) {
+    kvf_code_address(codec, &record->other);
+  }
+  if (codec->reads && count == ADDRESSES_MAX && record->other.port == 0) {
+    kvf_codec_fail(codec); /* that is one address, which has another form */
+  }
+}
+
+void kvf_code_rank(kvf_codec *codec, kvf_rank_record *record)
+{
+  code_addresses(codec, record);
+  code_rest(codec, record);
+}
+
+void kvf_code_rank_before(kvf_codec *codec, kvf_rank_record *record)
+{
+  kvf_code_address(codec, &record->address);
+  code_rest(codec, record);
+}
+
 bool kvf_rank_record_is_valid(const kvf_rank_record *record)
 {
-  return record->address.port != 0 && record->rank < KVF_RANKS_MAX && kvf_layers_are_valid(&record->layers) &&
-         record->dealt > 0 && record->dealt <= KVF_RANKS_MAX;
+  const bool is_one_a_family =
+      record->other.port == 0 || kvf_address_is_v4(&record->other) != kvf_address_is_v4(&record->address);
+  return record->address.port != 0 && is_one_a_family && record->rank < KVF_RANKS_MAX &&
+         kvf_layers_are_valid(&record->layers) && record->dealt > 0 && record->dealt <= KVF_RANKS_MAX;
 }
 
 /* Their checksum follows. */
@@ -52,14 +84,15 @@ kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_recor
   uint8_t version;
   uint8_t checksum[RECORD_CHECKSUM_BYTES];
   uint8_t expected[KVF_HASH_BYTES];
-  kvf_span fields = {data, RECORD_FIELDS_BYTES};
-  if (bytes != KVF_RANK_RECORD_BYTES) {
+  if (bytes < KVF_RANK_RECORD_BYTES || bytes > KVF_RANK_RECORD_BYTES_MAX) {
     return KVF_INVALID;
   }
+  kvf_span fields = {data, bytes - RECORD_CHECKSUM_BYTES};
   kvf_status status = kvf_sha256(&fields, 1, expected);
   if (status != KVF_OK) {
     return status;
   }
+  *out = (kvf_rank_record){.dealt = 0};
   kvf_codec codec = kvf_reader_of(data, bytes);
   code_fields(&codec, &version, out);
   kvf_code_bytes(&codec, checksum, sizeof(checksum));

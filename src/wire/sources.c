@@ -7,7 +7,7 @@
 
 static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, const kvf_mac *macs, size_t macs_count)
 {
-  if (sources->count == KVF_SOURCES_MAX) {
+  if (sources->count + sources->unread == KVF_SOURCES_MAX) {
     return KVF_BAD_TICKET;
   }
   kvf_ticket *ticket = malloc(sizeof(*ticket));
@@ -17,6 +17,14 @@ static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, cons
   kvf_status status = kvf_ticket_decode(text, bytes, macs, macs_count, ticket);
   if (status != KVF_OK) {
     free(ticket);
+  }
+  if (status == KVF_INCOMPATIBLE || status == KVF_OTHER_KEY) {
+    if (sources->unread++ == 0) {
+      sources->unread_why = status;
+    }
+    return KVF_OK;
+  }
+  if (status != KVF_OK) {
     return status;
   }
   sources->tickets[sources->count++] = ticket;
@@ -33,6 +41,9 @@ kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac
     const char *comma = memchr(rest, ',', rest_bytes);
     status = add(&sources, rest, comma != NULL ? (size_t)(comma - rest) : rest_bytes, macs, macs_count);
     rest = comma != NULL ? comma + 1 : NULL;
+  }
+  if (status == KVF_OK && sources.count == 0) {
+    return sources.unread_why;
   }
   if (status == KVF_OK) {
     *out = sources;

@@ -7,14 +7,18 @@
 #include "wire/ticket.h"
 
 typedef struct kvf_sources {
-  uint32_t count; /* 1 to KVF_SOURCES_MAX */
+  uint32_t count;        /* 1 to KVF_SOURCES_MAX */
+  uint32_t unread;       /* tickets beside these of another release's version, or of another key */
+  kvf_status unread_why; /* of the first: KVF_INCOMPATIBLE or KVF_OTHER_KEY; of no meaning without any */
   kvf_ticket *tickets[KVF_SOURCES_MAX];
   uint64_t digests[KVF_SOURCES_MAX]; /* kvf_sources_digest(); of no meaning before */
 } kvf_sources;
 
-/* Takes a text whose tickets kvf_ticket_decode() takes, all of them: one that was altered or forged spoils the text. On
- * success give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than
- * KVF_SOURCES_MAX tickets, or an empty one. KVF_NO_MEMORY. */
+/* Takes a text of tickets: one that was altered or forged spoils the text. One that cannot be read is left out, if
+ * another one can: while a fleet changes its release or its key, engines of both stand beside each other. On success
+ * give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than KVF_SOURCES_MAX
+ * tickets, or an empty one. KVF_INCOMPATIBLE, KVF_OTHER_KEY: none can be read; what is the matter with the first.
+ * KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                                            kvf_sources *out);
 

@@ -6,12 +6,25 @@
 #include "wire/base64url.h"
 #include "wire/block_runs.h"
 #include "wire/fields.h"
+#include "wire/handshake_message.h"
 
-#define PREFIX "kvf4."
-#define PREFIX_BYTES (sizeof(PREFIX) - 1)
+#define NAME "kvf"
+#define NAME_BYTES (sizeof(NAME) - 1)
+#define VERSION_DIGITS_MAX 4
+#define VERSION_BYTES (NAME_BYTES + 2) /* of those that are known: "kvf5." */
+#define KEY_ID_TEXT_BYTES 11           /* kvf_base64url_text_bytes(KVF_KEY_ID_BYTES) */
 #define LABEL "kvferry ticket"
 #define MAC_TEXT_BYTES 43 /* kvf_base64url_text_bytes(KVF_HASH_BYTES) */
 #define SUFFIX_BYTES (1 + MAC_TEXT_BYTES)
+#define WITH_KEY_ID 5 /* from this version on */
+
+_Static_assert(KVF_TICKET_VERSION_MAX <= 9, "versions that are known have one digit");
+
+/* What stands before the payload. */
+static size_t prefix_bytes(uint32_t version)
+{
+  return VERSION_BYTES + (version >= WITH_KEY_ID ? KEY_ID_TEXT_BYTES + 1 : 0);
+}
 
 uint32_t kvf_ticket_blocks_each(const kvf_ticket *ticket, uint32_t group)
 {
@@ -68,7 +81,8 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
 /* Everything but the ids. */
 static kvf_status check_ticket(const kvf_ticket *ticket)
 {
-  if (!kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
+  if (ticket->version < KVF_TICKET_VERSION_MIN || ticket->version > KVF_TICKET_VERSION_MAX ||
+      !kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
     return KVF_INVALID;
   }
   if (ticket->fields > KVF_IDENTITY_FIELDS_MAX) {
@@ -83,7 +97,7 @@ static void code_head(kvf_codec *codec, kvf_ticket *ticket)
 {
   kvf_code_u32_in(codec, &ticket->ranks, 1);
   for (uint32_t i = 0; i < ticket->ranks && i < KVF_RANKS_MAX; i++) {
-    kvf_code_rank(codec, &ticket->rank[i]);
+    (ticket->version >= WITH_KEY_ID ? kvf_code_rank : kvf_code_rank_before)(codec, &ticket->rank[i]);
   }
   kvf_code_lease(codec, &ticket->lease);
   kvf_code_bytes(codec, ticket->prompt.hash, sizeof(ticket->prompt.hash));
@@ -119,6 +133,24 @@ static kvf_status sign(const kvf_mac *mac, const char *text, size_t bytes, uint8
   return kvf_mac_make(mac, spans, sizeof(spans) / sizeof(spans[0]), out);
 }
 
+/* "kvf5." and the key's id, or "kvf4.": prefix_bytes(). */
+static kvf_status put_prefix(uint32_t version, const kvf_mac *mac, char *text)
+{
+  uint8_t id[KVF_KEY_ID_BYTES];
+  memcpy(text, NAME, NAME_BYTES);
+  text[NAME_BYTES] = (char)('0' + version);
+  text[VERSION_BYTES - 1] = '.';
+  if (version < WITH_KEY_ID) {
+    return KVF_OK;
+  }
+  kvf_status status = kvf_mac_key_id(mac, id);
+  if (status == KVF_OK) {
+    kvf_base64url_encode(id, sizeof(id), text + VERSION_BYTES);
+    text[VERSION_BYTES + KEY_ID_TEXT_BYTES] = '.';
+  }
+  return status;
+}
+
 kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char *text, size_t capacity,
                              size_t *text_bytes)
 {
@@ -126,12 +158,13 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   if (status != KVF_OK) {
     return status;
   }
+  const size_t before = prefix_bytes(ticket->version);
   size_t room = capacity < KVF_TICKET_BYTES_MAX ? capacity : KVF_TICKET_BYTES_MAX;
-  if (room < PREFIX_BYTES + SUFFIX_BYTES) {
+  if (room < before + SUFFIX_BYTES) {
     return KVF_LIMIT;
   }
-  room -= PREFIX_BYTES + SUFFIX_BYTES;
-  char *payload = text + PREFIX_BYTES;
+  room -= before + SUFFIX_BYTES;
+  char *payload = text + before;
   size_t data_bytes = 0;
   kvf_codec codec = kvf_writer_of(payload, room);
   code_head(&codec, (kvf_ticket *)ticket);
@@ -141,43 +174,108 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   if (status != KVF_OK || payload_bytes > room) {
     return KVF_LIMIT;
   }
-  memcpy(text, PREFIX, PREFIX_BYTES);
   char *data = payload + payload_bytes - data_bytes;
   memmove(data, payload, data_bytes);
   kvf_base64url_encode((const uint8_t *)data, data_bytes, payload);
   uint8_t seal[KVF_HASH_BYTES];
-  status = sign(mac, text, PREFIX_BYTES + payload_bytes, seal);
+  status = put_prefix(ticket->version, mac, text);
+  status = status == KVF_OK ? sign(mac, text, before + payload_bytes, seal) : status;
   if (status != KVF_OK) {
     return status;
   }
   char *suffix = payload + payload_bytes;
   suffix[0] = '.';
   kvf_base64url_encode(seal, sizeof(seal), suffix + 1);
-  *text_bytes = PREFIX_BYTES + payload_bytes + SUFFIX_BYTES;
+  *text_bytes = before + payload_bytes + SUFFIX_BYTES;
   return KVF_OK;
 }
 
-static kvf_status check_seal(const char *text, size_t signed_bytes, const uint8_t seal[KVF_HASH_BYTES],
-                             const kvf_mac *macs, size_t macs_count)
+/* What a reader knows of a text before it has checked anything. */
+typedef struct outside {
+  uint32_t version;
+  uint8_t key_id[KVF_KEY_ID_BYTES]; /* from WITH_KEY_ID on */
+  uint8_t seal[KVF_HASH_BYTES];
+  size_t signed_bytes;
+} outside;
+
+/* "kvf" and a number without leading zeros, then '.'; else 0. */
+static uint32_t read_version(const char *text, size_t text_bytes)
+{
+  uint32_t version = 0;
+  if (text_bytes < NAME_BYTES || memcmp(text, NAME, NAME_BYTES) != 0) {
+    return 0;
+  }
+  for (size_t at = NAME_BYTES; at < text_bytes && at <= NAME_BYTES + VERSION_DIGITS_MAX; at++) {
+    if (text[at] == '.') {
+      return version;
+    }
+    if (text[at] < '0' || text[at] > '9' || (text[at] == '0' && version == 0)) {
+      return 0;
+    }
+    version = 10 * version + (uint32_t)(text[at] - '0');
+  }
+  return 0;
+}
+
+static kvf_status read_outside(const char *text, size_t text_bytes, outside *out)
+{
+  const uint32_t version = read_version(text, text_bytes);
+  if (version != 0 && (version < KVF_TICKET_VERSION_MIN || version > KVF_TICKET_VERSION_MAX)) {
+    return KVF_INCOMPATIBLE;
+  }
+  if (version == 0 || text_bytes > KVF_TICKET_BYTES_MAX || text_bytes < prefix_bytes(version) + SUFFIX_BYTES) {
+    return KVF_BAD_TICKET;
+  }
+  out->version = version;
+  out->signed_bytes = text_bytes - SUFFIX_BYTES;
+  const char *suffix = text + out->signed_bytes;
+  const char *id = text + VERSION_BYTES;
+  if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, out->seal)) {
+    return KVF_BAD_TICKET;
+  }
+  if (version >= WITH_KEY_ID &&
+      (id[KEY_ID_TEXT_BYTES] != '.' || !kvf_base64url_decode(id, KEY_ID_TEXT_BYTES, out->key_id))) {
+    return KVF_BAD_TICKET;
+  }
+  return KVF_OK;
+}
+
+/* Under this key. KVF_OTHER_KEY: the text names another one. */
+static kvf_status check_seal(const char *text, const outside *read, const kvf_mac *mac)
+{
+  uint8_t id[KVF_KEY_ID_BYTES];
+  uint8_t expected[KVF_HASH_BYTES];
+  kvf_status status = read->version >= WITH_KEY_ID ? kvf_mac_key_id(mac, id) : KVF_OK;
+  if (status == KVF_OK && read->version >= WITH_KEY_ID && memcmp(id, read->key_id, sizeof(id)) != 0) {
+    return KVF_OTHER_KEY;
+  }
+  status = status == KVF_OK ? sign(mac, text, read->signed_bytes, expected) : status;
+  if (status != KVF_OK) {
+    return status;
+  }
+  return kvf_equal_secret(expected, read->seal, sizeof(expected)) ? KVF_OK : KVF_BAD_TICKET;
+}
+
+/* Under any of the keys. */
+static kvf_status check_seals(const char *text, const outside *read, const kvf_mac *macs, size_t macs_count)
 {
   bool have_key = false;
   for (size_t i = 0; i < macs_count; i++) {
     have_key = have_key || macs[i].has_key;
   }
+  kvf_status result = read->version >= WITH_KEY_ID ? KVF_OTHER_KEY : KVF_BAD_TICKET;
   for (size_t i = 0; i < macs_count; i++) {
-    uint8_t expected[KVF_HASH_BYTES];
     if (have_key && !macs[i].has_key) {
       continue;
     }
-    kvf_status status = sign(&macs[i], text, signed_bytes, expected);
-    if (status != KVF_OK) {
+    kvf_status status = check_seal(text, read, &macs[i]);
+    if (status == KVF_BAD_TICKET) {
+      result = status;
+    } else if (status != KVF_OTHER_KEY) {
       return status;
     }
-    if (kvf_equal_secret(expected, seal, sizeof(expected))) {
-      return KVF_OK;
-    }
   }
-  return KVF_BAD_TICKET;
+  return result;
 }
 
 static kvf_status get_payload(kvf_codec *codec, kvf_ticket *ticket)
@@ -203,14 +301,14 @@ static kvf_status get_payload(kvf_codec *codec, kvf_ticket *ticket)
   return kvf_reader_end(codec, true) == KVF_OK ? KVF_OK : KVF_BAD_TICKET;
 }
 
-static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_ticket *out)
+static kvf_status decode_payload(uint32_t version, const char *payload, size_t payload_bytes, kvf_ticket *out)
 {
   size_t data_bytes = kvf_base64url_data_bytes(payload_bytes);
   uint8_t *data = malloc(data_bytes + 1);
   if (data == NULL) {
     return KVF_NO_MEMORY;
   }
-  kvf_ticket ticket = {0};
+  kvf_ticket ticket = {.version = version};
   kvf_status status = KVF_BAD_TICKET;
   if (kvf_base64url_decode(payload, payload_bytes, data)) {
     kvf_codec codec = kvf_reader_of(data, data_bytes);
@@ -228,21 +326,16 @@ static kvf_status decode_payload(const char *payload, size_t payload_bytes, kvf_
 kvf_status kvf_ticket_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                              kvf_ticket *out)
 {
-  if (text_bytes > KVF_TICKET_BYTES_MAX || text_bytes < PREFIX_BYTES + SUFFIX_BYTES ||
-      memcmp(text, PREFIX, PREFIX_BYTES) != 0) {
-    return KVF_BAD_TICKET;
+  outside read;
+  kvf_status status = read_outside(text, text_bytes, &read);
+  if (status == KVF_OK) {
+    status = check_seals(text, &read, macs, macs_count);
   }
-  uint8_t seal[KVF_HASH_BYTES];
-  size_t signed_bytes = text_bytes - SUFFIX_BYTES;
-  const char *suffix = text + signed_bytes;
-  if (suffix[0] != '.' || !kvf_base64url_decode(suffix + 1, MAC_TEXT_BYTES, seal)) {
-    return KVF_BAD_TICKET;
-  }
-  kvf_status status = check_seal(text, signed_bytes, seal, macs, macs_count);
   if (status != KVF_OK) {
     return status;
   }
-  return decode_payload(text + PREFIX_BYTES, signed_bytes - PREFIX_BYTES, out);
+  const size_t before = prefix_bytes(read.version);
+  return decode_payload(read.version, text + before, read.signed_bytes - before, out);
 }
 
 void kvf_ticket_free(kvf_ticket *ticket)

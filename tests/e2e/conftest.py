@@ -34,6 +34,7 @@ PROMPT_TOKENS = 150
 PROMPTS = 9
 BUDGET_TOKENS_PER_S = 50
 TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
+"""Beside what the plugin adds by itself."""
 LAST = ("test_killed.py", "test_many.py", "test_retry.py", "test_sources.py")
 """They kill engines, or start more of them."""
 
@@ -54,11 +55,11 @@ def decoders(base: Connector, cores: str) -> list[EngineSpec]:
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
         EngineSpec("D-tcp", FAST, tcp.without_plugins(), cores, D_BLOCKS),
-        EngineSpec("D-fail", FAST, failing, cores, D_BLOCKS, args=TYPED_ERRORS),
+        EngineSpec("D-fail", FAST, failing, cores, D_BLOCKS),
         EngineSpec("D-servers", FAST, failing.with_options(error_status=503), cores, D_BLOCKS,
                    args=(*TYPED_ERRORS, "--disable-log-stats"), api_servers=2),
         EngineSpec("D-key", FAST, stranger, cores, D_BLOCKS),
-        EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS, args=TYPED_ERRORS),
+        EngineSpec("D-model", FAST_OTHER, base, cores, D_BLOCKS),
         EngineSpec("D-fence", FAST, base.with_mutant("stale_unnoticed"), cores, D_BLOCKS),
         EngineSpec("D-prompt", FAST, base.with_mutant("prompt_unchecked"), cores, D_BLOCKS),
     ]

@@ -94,3 +94,19 @@ def test_other_errors_stay_as_they_are(rig_for: Callable[[str], Rig], decoder: s
     for fields, status in (({"model": "another"}, 404), ({"max_tokens": -1}, 400)):
         answer = web.post_json(rig.decoder.url + COMPLETIONS, body_for(rig, COMPLETIONS) | fields, LIMIT_S)
         assert answer.status == status and answer.body["error"]["type"] != "kv_transfer_error"
+
+
+def test_options_of_one_request_through_the_router(rig: Rig) -> None:
+    """It overwrites a client's kv_transfer_params."""
+    assert rig.stack.router is not None
+    rig.settle()
+
+    def routed(options: str) -> web.Answer:
+        body = body_for(rig, COMPLETIONS, vllm_xargs={"kvferry_options": options},
+                        kv_transfer_params={"kvferry_options": {"policy": "no such one"}})
+        return web.post_json(rig.stack.router.url + COMPLETIONS, body, LIMIT_S)
+
+    assert routed('{"policy": "fail", "load_timeout_ms": 9000}').status == 200
+    refused = routed('{"policy": "maybe"}')
+    assert refused.status == 400 and refused.body["error"]["reason"] == "invalid", refused
+    assert refused.body["error"]["message"].startswith("kvferry_options: policy")

@@ -106,7 +106,8 @@ static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
   static char text[SERVER_BODY_BYTES];
   uint32_t ids[POSITIONS] = {0};
   uint8_t choice = fuzz_u8(tape);
-  kvf_ticket ticket = {.ranks = 1,
+  kvf_ticket ticket = {.version = KVF_TICKET_VERSION_MAX,
+                       .ranks = 1,
                        .rank = {{.address = {.port = FIRST_PORT}, .dealt = 1}},
                        .prompt = dial_prompt(),
                        .block_tokens = BLOCK_TOKENS,

@@ -155,14 +155,17 @@ static void take_record(const uint8_t *body, size_t bytes)
 /* A record around any fields: its checksum is the last of it. */
 static void take_record_fields(const uint8_t *body, size_t bytes)
 {
-  uint8_t record[KVF_RANK_RECORD_BYTES] = {0};
-  uint8_t checksum[KVF_HASH_BYTES];
-  size_t fields_bytes = sizeof(record) - 8;
-  kvf_span fields = {record, fields_bytes};
-  memcpy(record, body, bytes < fields_bytes ? bytes : fields_bytes);
-  fuzz_check(kvf_sha256(&fields, 1, checksum) == KVF_OK);
-  memcpy(record + fields_bytes, checksum, sizeof(record) - fields_bytes);
-  take_record(record, sizeof(record));
+  static const size_t sizes[] = {KVF_RANK_RECORD_BYTES, KVF_RANK_RECORD_BYTES_MAX};
+  for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+    uint8_t record[KVF_RANK_RECORD_BYTES_MAX] = {0};
+    uint8_t checksum[KVF_HASH_BYTES];
+    const size_t fields_bytes = sizes[i] - 8;
+    kvf_span fields = {record, fields_bytes};
+    memcpy(record, body, bytes < fields_bytes ? bytes : fields_bytes);
+    fuzz_check(kvf_sha256(&fields, 1, checksum) == KVF_OK);
+    memcpy(record + fields_bytes, checksum, 8);
+    take_record(record, sizes[i]);
+  }
 }
 
 /* What an address prints, it reads again. */
@@ -407,7 +410,8 @@ static size_t seed_frame(uint8_t *out)
 
 static size_t seed_record(uint8_t *out)
 {
-  kvf_rank_record record = {.address = {.port = 1}, .rank = 3, .layers = {2, 5}, .dealt = 1};
+  const kvf_address v4 = {.ip = {[10] = 0xff, [11] = 0xff}, .port = 2};
+  kvf_rank_record record = {.address = {.port = 1}, .other = v4, .rank = 3, .layers = {2, 5}, .dealt = 1};
   size_t bytes = 0;
   fuzz_check(kvf_rank_record_encode(&record, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;

@@ -155,9 +155,9 @@ class Network:
         self.router.nft(f"table inet {DROPS}", f"delete table inet {DROPS}", f"table inet {DROPS} {{",
                         "chain forward { type filter hook forward priority 0; policy accept; }", "}")
 
-    def cut(self, source: str, target: str) -> None:
-        """No packet goes from one to the other."""
-        self._drop(source, target, "")
+    def cut(self, source: str, target: str, family: int | None = None) -> None:
+        """No packet goes from one to the other; or none of that family."""
+        self._drop(source, target, "" if family is None else f"meta nfproto ipv{family} ")
 
     def lose(self, source: str, target: str, per_mille: int) -> None:
         """Loses so many packets of a thousand."""

@@ -75,19 +75,38 @@ def test_a_ticket_without_an_address(site: MakeSite, listen: str, advertise: str
 
 # ---- engines that were not told where to listen ----
 
-@pytest.mark.parametrize("family", [4, 6])
-def test_the_address_of_the_default_route(site: MakeSite, family: int) -> None:
-    """They find each other all the same, over the family that has a route. It is the address that they listen on, and no
-    other."""
+ROUTES = {4: "route delete default", 6: "route delete ::/0"}
+
+
+def leave(made: Site, name: str, families: tuple[int, ...]) -> None:
+    """Default routes of these families alone."""
+    made.network.hosts[name].ip(*(line for family, line in ROUTES.items() if family not in families))
+
+
+@pytest.mark.parametrize("of_p, of_d, reached", [((4, 6), (4, 6), 4), ((4, 6), (4,), 4), ((4, 6), (6,), 6), ((4,), (4, 6), 4),
+                                                 ((6,), (4, 6), 6), ((4,), (4,), 4), ((6,), (6,), 6)])
+def test_the_addresses_of_the_default_routes(site: MakeSite, of_p: tuple[int, ...], of_d: tuple[int, ...], reached: int) -> None:
+    """They find each other all the same, over a family that both have a route of, as one peer. What an engine listens on is
+    one address of each family that has a route, and no other."""
     made = site("P", "D")
     made.network.join("P")
-    if family == 6:
-        for host in made.network.hosts.values():
-            host.ip("route delete default")
+    for name, families in (("P", of_p), ("D", of_d)):
+        leave(made, name, families)
     p, d = (made.engine(name, listen=None) for name in ("P", "D"))
     load(p, d)
-    assert hosts_of(d) == [made.network.address("P", family)]
-    assert [listening(engine) for engine in (p, d)] == [{made.network.address(name, family)} for name in ("P", "D")]
+    assert hosts_of(d) == [made.network.address("P", reached)]
+    for engine, name, families in ((p, "P", of_p), (d, "D", of_d)):
+        assert listening(engine) == {made.network.address(name, family) for family in families}
+
+
+def test_a_family_on_which_packets_are_lost(site: MakeSite) -> None:
+    """D has a route, and nobody answers: it goes on over the other one, and stays there."""
+    made = site("P", "D")
+    made.network.cut("D", "P", family=4)
+    p, d = (made.engine(name, listen=None) for name in ("P", "D"))
+    for _ in range(2):
+        load(p, d)
+    assert hosts_of(d) == [made.network.address("P", 6)]
 
 
 def test_a_host_without_a_default_route(site: MakeSite) -> None:
@@ -97,15 +116,15 @@ def test_a_host_without_a_default_route(site: MakeSite) -> None:
 
 
 @pytest.mark.parametrize("env, expected", [
-    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "fd77:2::1"}, "[fd77:2::1]"),
-    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "0.0.0.0"}, "10.77.1.1"),
-    ({"KVFERRY_LISTEN": "eth1", "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.77.1.1"}, "10.77.2.1"),
-    ({"KVFERRY_LISTEN": "fd77:1::/64"}, "[fd77:1::1]"),
+    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "fd77:2::1"}, {"[fd77:2::1]"}),
+    ({"VLLM_NIXL_SIDE_CHANNEL_HOST": "0.0.0.0"}, {"10.77.1.1", "[fd77:1::1]"}),
+    ({"KVFERRY_LISTEN": "eth1", "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.77.1.1"}, {"10.77.2.1"}),
+    ({"KVFERRY_LISTEN": "fd77:1::/64"}, {"[fd77:1::1]"}),
 ])
-def test_what_the_environment_says(site: MakeSite, env: dict[str, str], expected: str) -> None:
+def test_what_the_environment_says(site: MakeSite, env: dict[str, str], expected: set[str]) -> None:
     made = site("P")
     made.network.join("P")
-    assert listening(made.engine("P", listen=None, env=env)) == {expected}
+    assert listening(made.engine("P", listen=None, env=env)) == expected
 
 
 def test_a_network_with_two_addresses(site: MakeSite) -> None:

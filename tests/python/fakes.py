@@ -316,6 +316,7 @@ class FakeFailures:
     def __init__(self) -> None:
         self.recorded: list[tuple[str, tuple[int, ...], str | None]] = []
         self.mistakes: list[str] = []
+        self.folder = None
 
     def record(self, request_id: str, verdict: tuple[int, ...], peer: str | None, mistake: str | None = None) -> None:
         self.recorded.append((request_id, verdict, peer))

@@ -149,6 +149,7 @@ class ModelEngine:
         self.answers: dict[str, list[int]] = {}
         self.finished: dict[str, Any] = {}
         """By request: its reason, and its parameters for another engine."""
+        self.stop_reasons: dict[str, Any] = {}
         self._sequences: dict[str, Known] = {}
         self._in_flight: deque[SchedulerOutput] = deque()
         self._depth = STEPS_IN_FLIGHT if asynchronous else 1
@@ -198,6 +199,7 @@ class ModelEngine:
         for output in (one for of_client in outputs.values() for one in of_client.outputs):
             self.answers[output.request_id] += output.new_token_ids
             if output.finished:
+                self.stop_reasons[output.request_id] = output.stop_reason
                 self.finished[output.request_id] = (output.finish_reason, output.kv_transfer_params)
 
     def _rpc(self, method: Any, timeout: float | None = None, args: tuple[Any, ...] = (), kwargs: Any = None) -> list[Any]:

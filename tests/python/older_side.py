@@ -56,6 +56,10 @@ class Side(Engine):
         self.consumers[info.id] = getattr(info, "attachment", info.id)
         return info
 
+    def refusal(self, ticket: str) -> str:
+        status, _ = self.control.request_open(ticket, PROMPT, 55, {})
+        return next(name for name, *_ in _kvferry.reasons() if getattr(_kvferry, name.upper()) == status)
+
     def address_in(self, ticket: str) -> str:
         return self.request(ticket).peer
 

@@ -25,6 +25,7 @@ from fakes import (
 from kvferry.vllm import config, scheduler, worker
 from kvferry.vllm.scheduler import News, Orders
 from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
@@ -76,6 +77,7 @@ class Sides:
             self.workers[-1].register(caches)
             self.memory += caches.values()
         self.requests: dict[str, Any] = {}
+        self.stop_reasons: list[Any] = []  # of those that have failed
         self.ended: set[str] = set()
         """Requests of which vLLM has heard the last word in the last step."""
         self.manager = FakeManager()
@@ -111,6 +113,9 @@ class Sides:
         failed = self._end_failed()
         heard = KVConnectorOutput(kv_connector_worker_meta=news or News())
         self.scheduler.update(heard)
+        answers = EngineCoreOutputs(outputs=[EngineCoreOutput(id_, []) for id_ in failed])
+        self.scheduler.say_why({0: answers})
+        self.stop_reasons += [answer.stop_reason for answer in answers.outputs]
         return heard.finished_recving or set(), failed
 
     def _end_failed(self) -> set[str]:

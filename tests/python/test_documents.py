@@ -16,7 +16,7 @@ from kvferry.vllm import versions
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/dev"))
 from pd.releases import SUPPORTED
-from tables import DOCS, README, releases_in, tables, with_table
+from tables import DOCS, README, operator_rule, releases_in, tables, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
@@ -24,6 +24,11 @@ DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 def test_tables(name: str) -> None:
     text = (DOCS / name).read_text()
     assert with_table(text, tables()[name]) == text, "run ./dev tables"
+
+
+def test_the_operator_has_the_same_alerts():
+    file, text = operator_rule()
+    assert file.read_text() == text, "run ./dev tables"
 
 
 def test_the_readme_has_a_result_of_each_release():
@@ -46,19 +51,35 @@ def test_functions_named_in_the_architecture_exist():
     assert {name for name in named if not re.search(rf"^\w[^;]*\b{name}\(", code, re.M)} == set()
 
 
-def test_examples_name_a_policy_and_the_middleware():
-    """Else clients get vLLM's default: an error without a reason."""
+def test_examples_name_a_policy():
+    """Else clients get vLLM's default: an error."""
     examples = {f"{path.name}: {block}" for path in [ROOT / "README.md", *DOCS.glob("*.md")]
                 for block in re.findall(r"^```.*?^```", path.read_text(), re.M | re.S) if '"kv_connector"' in block}
     assert len(examples) == 4
-    assert {one for one in examples
-            if '"kv_load_failure_policy": "recompute"' not in one or "--middleware kvferry.vllm.KVErrors" not in one} == set()
+    assert {one for one in examples if '"kv_load_failure_policy": "recompute"' not in one} == set()
 
 
 def test_links_lead_somewhere():
     for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
             assert target.startswith("http") or (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def rows(name: str) -> list[str]:
+    """Of all tables, without heads and rules."""
+    lines = (DOCS / name).read_text().splitlines()
+    return [line for line, after in zip(lines, [*lines[1:], ""]) if line.startswith("| ") and not after.startswith("|---")]
+
+
+@pytest.mark.parametrize("name", ["routers.md", "kubernetes.md"])
+def test_each_row_names_its_test(name: str) -> None:
+    """Or says that it was read, not run."""
+    assert len(rows(name)) > 15
+    for row in rows(name):
+        shown_by = row.rstrip(" |").rpartition(" | ")[2]
+        files = re.findall(r"`(tests/[^`]*)`", shown_by)
+        assert files or "read, not run" in shown_by, row
+        assert [file for file in files if not (ROOT / file).exists()] == [], row
 
 
 # ---- the dashboard ----
@@ -82,25 +103,85 @@ def shown_names() -> dict[str, metric_table.Metric]:
     return shown
 
 
+NAMED = re.compile(r"(?:kvferry_|\$\{prefix\})(\w+)")
+
+
+def bare_names(text: str) -> set[str]:
+    return set(NAMED.findall(text.replace("kvferry_(leases|requests_total)", "kvferry_leases kvferry_requests_total")
+                             .replace("${prefix}(leases|requests_total)", "")))
+
+
+def shown() -> dict[str, metric_table.Metric]:
+    return {name.removeprefix(metric_table.PREFIX): metric for name, metric in shown_names().items()}
+
+
 def test_the_dashboard_shows_metrics_that_exist():
-    named = {name for expression in expressions() for name in re.findall(r"\bkvferry_\w+", expression)}
-    assert named and named <= shown_names().keys()
+    named = bare_names(" ".join(expressions()))
+    assert named and named <= shown().keys()
 
 
 def test_the_dashboard_groups_by_labels_that_exist():
     for expression in expressions():
         labels = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
-        metrics = [shown_names()[name] for name in re.findall(r"\bkvferry_\w+", expression)]
-        known = {"instance", "engine", "model_name", "job", "le", *(label for metric in metrics for label in metric.labels)}
+        metrics = [shown()[name] for name in bare_names(expression)]
+        known = {"namespace", "pod", "instance", "ReplicaId", "engine", "model_name", "job", "le",
+                 *(label for metric in metrics for label in metric.labels)}
         assert labels <= known, expression
+
+
+def test_the_dashboard_finds_each_stack_s_names_and_chooses_by_pod_namespace_model_and_engine():
+    variables = {one["name"]: one for one in json.loads(DASHBOARD.read_text())["templating"]["list"]}
+    query = variables["prefix"]["query"]["query"]
+    pattern = re.search(r'__name__=~"([^"]*)"', query)
+    cut = re.fullmatch(r"/(.*)/", variables["prefix"]["regex"])
+    assert pattern and cut
+    for prefix in ("kvferry_", "vllm:kvferry_", "ray_kvferry_", "ray_vllm_kvferry_"):
+        assert re.fullmatch(pattern[1], prefix + "leases")
+        found = re.match(cut[1], prefix + "leases")
+        assert found and found[1] == prefix
+    for panel in panels():
+        for target in panel.get("targets", []):
+            for name in NAMED.findall(target["expr"]):
+                for label, variable in (("namespace", "namespace"), ("pod", "pod"), ("model_name", "model"), ("engine", "engine")):
+                    assert variable in variables and f'{label}=~"${variable}"' in target["expr"], (name, label)
+
+
+# ---- who reads a metric ----
+
+READERS = [DASHBOARD, ROOT / "deploy/prometheus/kvferry.rules.yml", DOCS / "alerts.md", *(ROOT / "python/kvferry/top").glob("*.py")]
+"""Panels, alerts, their entries in the runbook, and `kvferry top`; a table of all metrics is no reader."""
+OLD_MAX = 50
+NEW = {"leases_untaken", "pinned_tokens", "pinned_bytes", "oldest_lease_timestamp_seconds", "oldest_waiting_timestamp_seconds",
+       "last_load_timestamp_seconds"}
+
+
+def test_each_metric_has_a_reader_and_there_are_not_too_many():
+    text = "\n".join(path.read_text() for path in READERS)
+    read = bare_names(text) | set(re.findall(r'"(\w+)"', "\n".join(path.read_text() for path in READERS[3:])))
+    suffixes = ("", "_bucket", "_sum", "_count")
+    names = {name.removeprefix(metric_table.PREFIX) for name, _, _ in metric_table.names()}
+    assert {name for name in names if not any(name + suffix in read for suffix in suffixes)} == set()
+    assert NEW <= names and len(names - NEW) <= OLD_MAX
+
+
+def test_tools_tests_and_documents_name_metrics_that_exist():
+    """What is not there reads as 0."""
+    sources = [path for folder in ("tools", "tests", "python") for path in (ROOT / folder).rglob("*.py")] + [
+        ROOT / "README.md", *DOCS.glob("*.md")]
+    whole = re.compile(r"\bkvferry_(?!options|ticket)(\w+_(?:total|sum|count|bucket|seconds|bytes)|leases\w*|loads_\w+|blocks_\w+|"
+                       r"requests_\w+|sessions_\w+|finds_\w+|offers_\w+|peers?_\w+|transfers_\w+|vllm_\w+|draft_\w+|pinned_\w+)\b")
+    unknown = {(path.name, name) for path in sources for name in whole.findall(path.read_text())} - {
+        (path.name, name.removeprefix(metric_table.PREFIX)) for path in sources
+        for name in [*shown_names(), *(name for name, _, _ in metric_table.names())]}
+    assert unknown == set()
 
 
 def test_the_dashboard_has_both_sides():
     text = " ".join(expressions())
-    for name in ("loads_total", "load_failures_total", "peer_load_failures_total", "recomputed_tokens_total", "leases",
-                 "leases_ended_total", "peer_breaker", "loaded_bytes_total", "load_seconds_bucket",
-                 "detection_seconds_bucket", "blocks_quarantined"):
-        assert re.search(rf"\bkvferry_{name}\b", text), name
+    for name in ("loads_total", "load_failures_total", "no_tickets_total", "not_loaded_total", "peer_load_failures_total",
+                 "recomputed_tokens_total", "leases", "leases_ended_total", "peer_breaker",
+                 "loaded_bytes_total", "load_seconds_bucket", "detection_seconds_bucket", "blocks_quarantined"):
+        assert name in bare_names(text), name
 
 
 def test_the_dashboard_s_panels_are_apart():

@@ -18,7 +18,7 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import POOL_BLOCKS, image_feature, kv_cache_config, prompts, request, spec, stand_in, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
-from kvferry.engine import weights as engine_weights  # noqa: E402
+from kvferry.engine import digests, weights as engine_weights  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
@@ -150,6 +150,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         weights._begun.pop(id(engine.model_config), None)
         config.loaded_weights(engine)
         config.harmless_rpcs(engine)
+        config.drain_grace_ms(engine)
         config.open_node(engine, kv_cache_config(), 0).close()
 
     given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
@@ -157,15 +158,16 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
              {"listen": "0.0.0.0", "key_file": str(key)},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
              {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
-             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"weights_id": ""}, {"rpcs_that_keep_weights": "one"}]
+             {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"drain_grace_ms": -1}, {"weights_id": ""}, {"weights_digest": "yes"},
+             {"rpcs_that_keep_weights": "one"}]
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # other runs of this test hold it, too
         taken.bind(("127.0.0.77", 7000))
         taken.listen()
         assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
         start(listen="127.0.0.77:7000-7099")
-    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500, require=["tcp"],
-          rpcs_that_keep_weights=["one"])
+    start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500,
+          drain_grace_ms=0, require=["tcp"], rpcs_that_keep_weights=["one"], weights_digest="trust")
 
 
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyP
     model = SimpleNamespace(model=str(tmp_path), model_weights="", revision=None)
 
     def digest(loaded_from_ns: int) -> str:
-        return engine_weights._digest_of(file, engine_weights._state_of(file), loaded_from_ns, engine_weights._Cache())
+        return engine_weights._file_of(file, digests.state_of(file), loaded_from_ns, digests.Cache(), None).digest
 
     def later(overrides: Any) -> list[Path]:
         found = weights.Weights(model, SimpleNamespace(load_format="dummy"), "given")

@@ -1,6 +1,7 @@
 """This build beside an older one, in two processes, either way round: clusters are upgraded an engine at a time.
 
-The older one counts four consumers of a lease, each request of an engine as one, and knows no answer for the fifth."""
+The older one counts four consumers of a lease, each request of an engine as one, and knows no answer for the fifth. Of
+tickets it reads version 4 alone."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 OLDER = Path(os.environ.get("KVFERRY_TEST_OLDER", HERE.parents[1] / ".cache" / "older" / "package"))
 CONSUMERS_MAX = 256
 """That this build counts of a lease."""
+AS_BEFORE = {"ticket_version": 4}
+"""Of a P of this build, while decode engines of the older one are there."""
 TTL_MS = 6000
 """A renewal in 2 s: a busy machine may be late."""
 ANSWER_S = 60.0
@@ -60,9 +63,9 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Makes processes that end with the test."""
     made: list[Process] = []
 
-    def make(is_older: bool, engines: int = 1) -> Process:
+    def make(is_older: bool, engines: int = 1, **options: object) -> Process:
         of_this = {} if is_older else {"lease_linger_ms": 0}  # a lease that lingers hides who has been forgotten
-        made.append(Process(is_older, engines, transports=request.param, lease_ttl_ms=TTL_MS, **of_this))
+        made.append(Process(is_older, engines, transports=request.param, lease_ttl_ms=TTL_MS, **of_this, **options))
         return made[-1]
 
     yield make
@@ -99,7 +102,8 @@ def test_each_knows_a_version_of_the_others(start: Start) -> None:
                                                       ("D", 1, 1), ("D", 4, 1), ("D", 1, 16)])
 def test_all_that_are_attached_load(start: Start, older: str, engines: int, requests: int) -> None:
     """An older P counts sixteen requests of this build's D as one consumer; this P counts an older D's as sixteen."""
-    p, d = start(older == "P"), start(older == "D", engines)
+    p = start(True) if older == "P" else start(False, **AS_BEFORE)
+    d = start(older == "D", engines)
     ticket, lease_id, right = p.ask("offer")
     attached = attach(d, ticket, range(engines), requests)
     for engine, id_ in attached:
@@ -108,6 +112,19 @@ def test_all_that_are_attached_load(start: Start, older: str, engines: int, requ
     assert p.ask("is_completed", lease_id)
     assert not any(d.ask("stat", "requests_lost", reason, engine=engine) for engine in range(engines)
                    for reason in ("lease_expired", "lease_crowded", "protocol"))
+
+
+@pytest.mark.parametrize("start", ["local"], indirect=True)
+def test_an_older_d_takes_no_ticket_of_this_version(start: Start) -> None:
+    """It calls it altered, and connects to nobody; this D takes either."""
+    p, older, this = start(False), start(True), start(False)
+    ticket, lease_id, right = p.ask("offer")
+    assert ticket.startswith("kvf5.")
+    assert older.ask("refusal", ticket) == "bad_ticket"
+    assert not older.ask("troubles") and is_live(p)
+    [id_] = this.ask("request_all", ticket, 1)
+    assert this.ask("fetch", ticket, id_) == ["ok", right]
+    assert p.ask("is_completed", lease_id)
 
 
 def test_more_engines_than_an_older_p_counts(start: Start) -> None:
@@ -127,7 +144,7 @@ def test_more_engines_than_an_older_p_counts(start: Start) -> None:
 @pytest.fixture
 def crowd(start: Start) -> tuple[Process, Process, str, str, list[int], list[int]]:
     """This P and an older D. One engine of it has all places of a lease, another one has two requests more."""
-    p, d = start(False), start(True, 2)
+    p, d = start(False, **AS_BEFORE), start(True, 2)
     ticket, _, right = p.ask("offer")
     inside, outside = ([id_ for _, id_ in attach(d, ticket, [engine], count)]
                        for engine, count in ((0, CONSUMERS_MAX), (1, 2)))

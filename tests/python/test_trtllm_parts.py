@@ -333,9 +333,9 @@ class Box:
 
 def test_a_mailbox_answers(tmp_path: Path) -> None:
     with Box(tmp_path / "box") as box:
-        assert deposit(str(box.path), ticket="kvf4.x", hold_ms=100) == (8, "")
+        assert deposit(str(box.path), ticket="kvf5.x", hold_ms=100) == (8, "")
         assert deposit(str(box.path), tokens=[1, 2], at="h:1", salt="s", hold_ms=70) == (8, "")
-        assert box.asked == [({"hold_ms": 100, "ticket": "kvf4.x"}, 100),
+        assert box.asked == [({"hold_ms": 100, "ticket": "kvf5.x"}, 100),
                              ({"hold_ms": 70, "token_ids": [1, 2], "at": "h:1", "salt": "s"}, 70)]
         assert stat.S_IMODE(os.stat(box.path).st_mode) == 0o600
     assert not box.path.exists()
@@ -344,7 +344,7 @@ def test_a_mailbox_answers(tmp_path: Path) -> None:
 def test_a_mailbox_holds_no_longer_than_it_is_asked_to(tmp_path: Path) -> None:
     with Box(tmp_path / "box", lambda done: None) as box:
         start = time.monotonic()
-        assert deposit(str(box.path), ticket="kvf4.x", hold_ms=150) == (0, "not_in_time")
+        assert deposit(str(box.path), ticket="kvf5.x", hold_ms=150) == (0, "not_in_time")
         assert 0.14 < time.monotonic() - start < 2
 
 
@@ -353,7 +353,7 @@ def test_a_mailbox_may_answer_from_another_thread_and_twice(tmp_path: Path) -> N
         threading.Thread(target=lambda: (time.sleep(0.02), done(4, ""), done(0, "again"))).start()
 
     with Box(tmp_path / "box", later) as box:
-        assert deposit(str(box.path), ticket="kvf4.x", hold_ms=2000) == (4, "")
+        assert deposit(str(box.path), ticket="kvf5.x", hold_ms=2000) == (4, "")
 
 
 @pytest.mark.parametrize("line", [b"\n", b"{}x\n", b"[1]\n", b"5\n", b'{"hold_ms": "soon"}\n', b'{"hold_ms": null}\n', b"\xff\xfe\n", b'{"hold_ms": 1e999}\n', b"[" * 100_000 + b"\n",
@@ -365,7 +365,7 @@ def test_what_a_mailbox_does_not_understand(tmp_path: Path, line: bytes) -> None
         except OSError:
             assert len(line) > 8 << 20  # it need not read all of it
         assert box.asked == []
-        assert deposit(str(box.path), ticket="kvf4.x") == (8, "")
+        assert deposit(str(box.path), ticket="kvf5.x") == (8, "")
 
 
 def test_a_question_that_breaks_whoever_is_asked(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_a_question_that_breaks_whoever_is_asked(tmp_path: Path) -> None:
         raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
 
     with Box(tmp_path / "box", breaks) as box:
-        assert deposit(str(box.path), ticket="kvf4.x") == (0, "malformed")
+        assert deposit(str(box.path), ticket="kvf5.x") == (0, "malformed")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
@@ -396,7 +396,7 @@ def test_who_leaves_a_mailbox_harms_nobody(tmp_path: Path) -> None:
     with Box(tmp_path / "box") as box:
         for line in (b"", b'{"ticket"'):
             assert box.raw(line) == b""
-        assert deposit(str(box.path), ticket="kvf4.x") == (8, "")
+        assert deposit(str(box.path), ticket="kvf5.x") == (8, "")
 
 
 def test_a_mailbox_of_another_engine(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_mailbox_of_another_engine(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "box"))
     with Box(tmp_path / "box") as box:  # one that is gone
-        assert deposit(str(box.path), ticket="kvf4.x") == (8, "")
+        assert deposit(str(box.path), ticket="kvf5.x") == (8, "")
 
 
 def test_a_mailbox_that_cannot_be(tmp_path: Path) -> None:
@@ -460,8 +460,8 @@ def test_the_middleware_asks_by_token_ids(tmp_path: Path) -> None:
 
 def test_the_middleware_has_a_ticket_by_its_header(tmp_path: Path) -> None:
     with Box(tmp_path / "box") as box:
-        assert serve(box, b"whatever", [(TICKET, b"kvf4.abc")]) == b"whatever"
-        assert box.asked == [({"hold_ms": 300, "ticket": "kvf4.abc"}, 300)]
+        assert serve(box, b"whatever", [(TICKET, b"kvf5.abc")]) == b"whatever"
+        assert box.asked == [({"hold_ms": 300, "ticket": "kvf5.abc"}, 300)]
 
 
 @pytest.mark.parametrize(("body", "path"), [(b'{"prompt": "text"}', "/v1/completions"), (b"", "/v1/completions"),

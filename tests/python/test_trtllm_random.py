@@ -112,7 +112,7 @@ class Schedule:
             self.d.cancel(max(self._cancelled & set(open_ones)))
 
     def _forge(self) -> None:
-        self.d.scheduler._deposit({"ticket": "kvf4." + "A" * self._draw.randrange(200)}, 50, lambda tokens, reason: None)
+        self.d.scheduler._deposit({"ticket": "kvf5." + "A" * self._draw.randrange(200)}, 50, lambda tokens, reason: None)
 
     def _disturb(self) -> None:
         """Of D's engine."""

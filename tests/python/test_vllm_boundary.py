@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -425,6 +426,30 @@ def test_metrics_go_on(engine: Callable[..., ModelEngine], monkeypatch: pytest.M
     monkeypatch.setattr(Meter, "read", read)
     assert p.scheduler.connector.get_kv_connector_stats().data["gauges"]["transfers_stopped"] == {"control": 1}
     run([p], lambda: used(p) == 0)
+
+
+def test_what_engines_are_scaled_by(engine: Callable[..., ModelEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    read, shown = Meter.read, {}
+
+    def record(meter: Meter) -> Any:
+        data = read(meter)
+        for name, nodes in (data or {"gauges": {}})["gauges"].items():
+            shown[id(meter), name] = nodes.get("control")
+        return data
+
+    monkeypatch.setattr(Meter, "read", record)
+    p, d = engine("p"), engine("d")
+    began_s = time.time()
+    ticket = prefill(p, "a", OTHER)
+    p.side.stats()
+    assert shown[id(p.side._meter), "pinned_bytes"] > 0 and shown[id(p.side._meter), "pinned_tokens"] >= len(OTHER) - 1
+    assert began_s <= shown[id(p.side._meter), "oldest_lease"] <= time.time()
+    d.ask("a", OTHER, 5, ticket)
+    d.side.stats()
+    assert began_s <= shown[id(d.side._meter), "oldest_waiting"] <= time.time()
+    run([p, d], lambda: "a" in d.finished)
+    d.side.stats()
+    assert shown[id(d.side._meter), "oldest_waiting"] == 0
 
 
 # ---- between steps: stand-ins of nodes ----

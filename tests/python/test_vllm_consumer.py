@@ -27,6 +27,7 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import News, Orders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
+from kvferry.vllm import consumer as vllm_consumer  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
 from kvferry.vllm.seam import Pool  # noqa: E402
 
@@ -41,7 +42,7 @@ class Side:
 
     def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
                  open_status: int = _kvferry.OK, refusal: Any = None, sliding: bool = False,
-                 tokens: int = TOKENS, options: dict[str, Any] | None = None) -> None:
+                 tokens: int = TOKENS, options: dict[str, Any] | None = None, xargs: dict[str, Any] | None = None) -> None:
         self.node = FakeNode()
         self.node.ranks = ranks
         self.node.refusal = refusal or self.node.refusal
@@ -54,6 +55,7 @@ class Side:
         self.manager = FakeManager()
         self.consumer.pool, self.consumer.scheduler = Pool(self.manager), vllm_scheduler()
         self.a = request("a", tokens, params=params)
+        self.a.sampling_params.extra_args = xargs
         self.consumer.arrive(self.a)
         self.id = self.node.next_id
 
@@ -519,7 +521,42 @@ def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     assert side.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
+    errors = side.consumer.scheduler.grammar_compile_error_reqs
+    if isinstance(errors, dict):  # from 0.33 on: its own HTTP 400
+        assert (errors["a"].code, errors["a"].message) == ("validation_error", f"{said} (kvferry:invalid:retry=0)")
     assert not side.consumer.finish(side.a) and not side.consumer.busy
+
+
+def test_options_come_through_routers_that_overwrite_the_parameters() -> None:
+    """As text beside them. What the router itself says rules."""
+    xargs = {"kvferry_options": '{"policy": "fail", "load_timeout_ms": 1500}', "else": 1}
+    (load,) = Side(xargs=xargs).admit().load
+    assert load[3] == 1500
+    refused = Side(params={**PARAMS, "kvferry_options": {"policy": "recompute"}}, xargs=xargs, open_status=_kvferry.BAD_TICKET)
+    assert refused.node.of("request_refused") == [
+        (_kvferry.BAD_TICKET, TOKENS, {"policy": "recompute", "load_timeout_ms": "1500"})]
+
+
+NO_TEXT = "in vllm_xargs they are JSON text of at most 512 characters"
+NO_OBJECT = "not an object of names and values"
+
+
+@pytest.mark.parametrize("given, said", [
+    ('{"bad": 1}', "bad is not an option of a request"), ("policy=fail", NO_OBJECT), ('["policy", "fail"]', NO_OBJECT),
+    ("7", NO_OBJECT), ('{"policy": ', NO_OBJECT), ("[" * 512, NO_OBJECT), ('{"policy": "%s"}' % ("x" * 500), NO_TEXT),
+    ({"policy": "fail"}, NO_TEXT), (["policy"], NO_TEXT), (1, NO_TEXT), (None, NO_TEXT)], ids=lambda value: str(value)[:20])
+def test_bad_options_in_text(given: Any, said: str) -> None:
+    refusal = verdict(FAIL, _kvferry.INVALID)
+    side = Side(xargs={"kvferry_options": given}, refusal=refusal)
+    assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [f"kvferry_options: {said}"]
+
+
+def test_reasons_of_requests_that_nobody_asks_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_consumer, "STOP_REASONS_MAX", 2)
+    side = Side(params={**PARAMS, "kvferry_options": "x"}, refusal=verdict(FAIL, _kvferry.INVALID))
+    for name in "bc":
+        side.consumer.arrive(request(name, TOKENS, params=side.a.kv_transfer_params))
+    assert side.consumer.stop_reasons == dict.fromkeys("bc", "kvferry:invalid:retry=0")
 
 
 # ---- windows ----

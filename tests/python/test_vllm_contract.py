@@ -183,8 +183,13 @@ def test_only_what_an_engine_can_do_is_wrapped(monkeypatch: pytest.MonkeyPatch) 
     wrapped: list[str] = []
     monkeypatch.setattr(seam, "wrap_methods", lambda cls, wrappers: wrapped.extend(wrappers))
     engine_core.install(vllm_config())
-    assert not {"add_lora", "remove_lora", "sleep"} & set(wrapped) and len(wrapped) == len(engine_core.WRAPPERS) - 3
+    all_of = {*engine_core.WRAPPERS, "update_from_output"}
+    assert set(wrapped) == all_of - {"add_lora", "remove_lora", "sleep"}
     wrapped.clear()
+    engine_core.install(everything())
+    assert set(wrapped) == all_of
+    wrapped.clear()
+    monkeypatch.setattr(contract, "lacks", lambda feature: feature == contract.STOP_REASONS)
     engine_core.install(everything())
     assert set(wrapped) == engine_core.WRAPPERS.keys()
 

@@ -79,8 +79,16 @@ class Engine:
         self.ok = True
         connector = SimpleNamespace(_scheduler=self.side)
         self.scheduler = vllm_scheduler(self.manager, connector)
-        self.scheduler.reset_prefix_cache = lambda reset_connector: self.ok
+        self.recomputed: list[bool] = []
+        """Whether other connectors' caches were emptied, when all was to be computed anew."""
+        self.scheduler.reset_prefix_cache = self.reset
         join(self.side, self.scheduler, [], [rank.side for rank in self.ranks])
+
+    def reset(self, reset_connector: bool, reset_running_requests: bool = False) -> bool:
+        if reset_running_requests:
+            assert not self.held, "vLLM would raise an exception"
+            self.recomputed.append(reset_connector)
+        return self.ok
 
     @property
     def freed(self) -> list[Any]:
@@ -446,3 +454,100 @@ def test_asleep_weights_may_be_lost(monkeypatch: pytest.MonkeyPatch, level: int,
     engine = Engine(monkeypatch)
     wrapped("sleep", engine, level)
     assert engine.offers() == known
+
+
+# ---- weights that a file of digests names wrongly ----
+
+def disprove(engine: Engine) -> None:
+    """As the thread that reads them."""
+    weights = engine.side._weights
+    weights._disprove(weights._generation, ValueError("one byte"))
+
+
+def of_a_step(engine: Engine, name: str = "_handle_shutdown") -> None:
+    engine.shutdown_state = SimpleNamespace(name="RUNNING")
+    wrapped(name, engine, *(("a request",) if name == "add_request" else ()))
+
+
+@pytest.mark.parametrize("name", ["_handle_shutdown", "add_request"])
+def test_disproved_weights_end_all_leases_and_loads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    engine = Engine(monkeypatch)
+    engine.lend()
+    b = engine.load()
+    of_a_step(engine, name)
+    assert engine.held and engine.recomputed == []
+    disprove(engine)
+    assert engine.side._weights.digest is None, "before the engine is told, too"
+    of_a_step(engine, name)
+    for rank in engine.ranks:
+        assert rank.node.of("lease_end") and rank.node.of("load_abort")
+    assert engine.held == [] and b.request_id in engine.scheduler.finished_recving_kv_req_ids and b.num_computed_tokens == 0
+    assert engine.recomputed == [False] and not engine.side.has_other_weights
+    of_a_step(engine, name)
+    assert engine.recomputed == [False], "once"
+    assert engine.side.stats()["counters"]["weights_digest_mismatches"] == {"": 1}
+
+
+def test_disproved_weights_stay_without_an_identity_until_others_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    disprove(engine)
+    of_a_step(engine)
+    wrapped("reset_prefix_cache", engine, result=True)
+    wrapped("set_weight_version", engine, "step 7")
+    assert not engine.offers()
+    wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 8"})
+    assert engine.offers()
+
+
+def test_disproved_before_a_call_that_changes_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.lend()
+    disprove(engine)
+    wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
+    of_a_step(engine)
+    assert engine.offers() and engine.recomputed == [False]
+    assert engine.side.stats()["counters"]["weights_digest_mismatches"] == {"": 1}
+
+
+def test_disproved_and_a_rank_does_not_confirm(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is taken from vLLM: the engine goes on, and the blocks come back later."""
+    engine = Engine(monkeypatch, polls=(0, None))
+    engine.lend()
+    engine.load()
+    disprove(engine)
+    of_a_step(engine)
+    assert engine.recomputed == [] and not engine.offers()
+    assert any("has not been reset (1 leases, 1 loads)" in record.getMessage() for record in caplog.records)
+    engine.ranks[1].polls = 0
+    engine.side.take([engine.ranks[1].side.news()])
+    assert engine.held == [] and engine.side.settle() == {"b"}
+
+
+def test_disproved_and_another_connector_uses_blocks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def raises(reset_connector: bool, reset_running_requests: bool) -> bool:
+        raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
+    engine = Engine(monkeypatch)
+    monkeypatch.setattr(engine_core, "_alone", lambda engine: False)
+    engine.scheduler.reset_prefix_cache = raises
+    disprove(engine)
+    of_a_step(engine)
+    assert any("another connector uses blocks" in record.getMessage() for record in caplog.records) and not engine.offers()
+
+
+def test_an_idle_engine_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, woken = Engine(monkeypatch), []
+    engine.side.be_woken(lambda: woken.append(engine.side._producer.busy), lambda address: True)
+    try:
+        disprove(engine)
+        assert woken == [True]
+    finally:
+        engine.side._listener.close()
+
+
+def test_an_engine_that_ends_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(monkeypatch)
+    engine.side._node.close = engine.side._failures.close = lambda: None
+    generation = engine.side._weights._generation
+    engine.side.close()
+    engine.side._weights._disprove(generation, ValueError("one byte"))
+    assert not engine.side.has_other_weights

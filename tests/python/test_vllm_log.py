@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.engine.log import KEYS_MAX, LINES_PER_S, LimitedLogger  # noqa: E402
+from fakes import vllm_config  # noqa: E402
+from kvferry import vllm_plugin  # noqa: E402
+from kvferry.engine.log import KEYS_MAX, LINES_PER_S, LimitedLogger, logger  # noqa: E402
+from kvferry.vllm import weights  # noqa: E402
 
 
 class Heard(logging.Handler):
@@ -58,3 +61,14 @@ def test_memory_is_bounded() -> None:
     for i in range(3 * KEYS_MAX):
         heard.limited.warning("x", reason=str(i))
     assert len(heard.lines) == 3 * KEYS_MAX and len(heard.limited._seconds) <= KEYS_MAX
+
+
+def test_what_is_said_before_the_model_is_loaded_is_vllm_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line before that would leave out all later ones of its level."""
+    parents: list[str] = []
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    monkeypatch.setattr(weights, "begin_beside_load", lambda *engine: parents.append(logger.parent.name))
+    engine = vllm_config()
+    vars(engine.kv_transfer_config).update(kv_connector="KVFerryConnector", kv_connector_module_path=None)
+    vllm_plugin._begin_to_read(engine)
+    assert parents == ["vllm.kvferry"]

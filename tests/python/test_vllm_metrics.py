@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,9 @@ pytest.importorskip("vllm")
 
 from fakes import FakeNode  # noqa: E402
 from kvferry import Node, _kvferry, metric_table  # noqa: E402
+from kvferry.engine.config import ConfigError  # noqa: E402
 from kvferry.engine.metrics import OTHER, PEER_LABELS_MAX, Meter  # noqa: E402
+from kvferry.vllm.config import prefix_of  # noqa: E402
 from kvferry.vllm.metrics import PromMetrics, Stats  # noqa: E402
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # noqa: E402
 
@@ -42,7 +44,13 @@ def read(meter: Meter) -> dict[str, Any]:
 
 # ---- the table ----
 
-def test_every_number_of_the_library_is_a_metric() -> None:
+OWN = {("no_tickets", False), ("not_loaded", False), ("internal_errors", False), ("weights_digest_mismatches", False), ("draft_layers_not_carried", True),
+       ("transfers_stopped", True), ("vllm_features_off", True), ("pinned_tokens", True), ("pinned_bytes", True),
+       ("oldest_lease", True), ("oldest_waiting", True), ("last_load", True)}
+"""The connector's numbers, beside the library's."""
+
+
+def test_each_metric_is_made_of_numbers_that_exist() -> None:
     node = Node({}, {})
     try:
         names = {(name, is_gauge) for name, _, _, is_gauge in node.stats()}
@@ -50,10 +58,9 @@ def test_every_number_of_the_library_is_a_metric() -> None:
         assert node.peers() == []
     finally:
         node.close()
-    names |= {("no_tickets", False), ("not_loaded", False), ("internal_errors", False), ("draft_layers_not_carried", True),
-              ("transfers_stopped", True), ("vllm_features_off", True)}  # the connector's own
-    assert names == ({(stat, False) for metric in metric_table.COUNTERS for stat in metric.stats}
-                     | {(stat, True) for metric in metric_table.GAUGES for stat in metric.stats})
+    shown = ({(stat, False) for metric in metric_table.COUNTERS for stat in metric.stats}
+             | {(stat, True) for metric in metric_table.GAUGES for stat in metric.stats})
+    assert shown - names == OWN and ("lease_blocks", True) in names
     assert distributions == {stat: [round(bound * metric_table.divisor_of(stat)) for bound in
                                     metric_table.bounds_of(metric)] + [2**64 - 1]
                              for metric in metric_table.HISTOGRAMS for stat in metric.stats}
@@ -65,11 +72,28 @@ def test_a_meter_says_what_is_new() -> None:
     node = FakeNode()
     meter = Meter(node, "rank 0")
     assert meter.read() is None
-    node.numbers = [("loads_failed", "deadline", 2, False), ("leases_live", "", 3, True), ("chunks", "", 0, False)]
-    assert read(meter) == data(counters={"loads_failed": {"deadline": 2}}, gauges={"leases_live": {"rank 0": 3}})
+    node.numbers = [("loads_failed", "deadline", 2, False), ("leases_untaken", "", 3, True), ("loads_done", "", 0, False)]
+    assert read(meter) == data(counters={"loads_failed": {"deadline": 2}}, gauges={"leases_untaken": {"rank 0": 3}})
     assert meter.read() is None
-    node.numbers = [("loads_failed", "deadline", 5, False), ("leases_live", "", 0, True)]
-    assert read(meter) == data(counters={"loads_failed": {"deadline": 3}}, gauges={"leases_live": {"rank 0": 0}})
+    node.numbers = [("loads_failed", "deadline", 5, False), ("leases_untaken", "", 0, True)]
+    assert read(meter) == data(counters={"loads_failed": {"deadline": 3}}, gauges={"leases_untaken": {"rank 0": 0}})
+
+
+def test_a_meter_says_what_leases_take_and_when_a_load_was_good() -> None:
+    node = FakeNode()
+    meter = Meter(node, "control", per_block={"pinned_tokens": 10.4, "pinned_bytes": 4096})
+    meter.set_gauge("oldest_lease", 0)
+    assert meter.read() is None
+    meter.set_gauge("oldest_lease", 5.0)
+    node.numbers = [("lease_blocks", "", 3, True), ("loads_done", "", 1, False)]
+    gauges = read(meter)["gauges"]
+    assert time.time() - gauges.pop("last_load")["control"] == pytest.approx(0, abs=5)
+    assert gauges == {"lease_blocks": {"control": 3}, "pinned_tokens": {"control": 31}, "pinned_bytes": {"control": 12288},
+                      "oldest_lease": {"control": 5.0}}
+    meter.set_gauge("oldest_lease", 5.0)
+    assert meter.read() is None
+    meter.set_gauge("oldest_lease", 0)
+    assert read(meter)["gauges"] == {"oldest_lease": {"control": 0}}
 
 
 def test_a_meter_reads_distributions() -> None:
@@ -87,12 +111,12 @@ def test_a_meter_reads_distributions() -> None:
 def test_a_meter_reads_peers() -> None:
     node = FakeNode()
     meter = Meter(node, "rank 0")
-    node.listed = [(1, PEER, "", 0, [CONTROL], [("blocks", "", 7, False), ("users", "", 1, True)])]
+    node.listed = [(1, PEER, "", 0, [CONTROL], [("bytes", "", 7, False), ("reads_in_flight", "", 1, True)])]
     assert read(meter) == data(peers={PEER: peer(
-        {"blocks": {"": 7}}, {"breaker": {"rank 0": {"control": 0}}, "up": {"rank 0": {"control": 1}},
-                              "users": {"rank 0": {"": 1}}})})
+        {"bytes": {"": 7}}, {"breaker": {"rank 0": {"control": 0}}, "up": {"rank 0": {"control": 1}},
+                              "reads_in_flight": {"rank 0": {"": 1}}})})
     assert meter.read() is None
-    node.listed = [(1, PEER, "peer_down", 2000, [OPEN], [("blocks", "", 7, False), ("users", "", 1, True),
+    node.listed = [(1, PEER, "peer_down", 2000, [OPEN], [("bytes", "", 7, False), ("reads_in_flight", "", 1, True),
                                                          ("loads_failed", "peer_down", 1, False)])]
     news = read(meter)["peers"][PEER]
     assert news["counters"] == {"loads_failed": {"peer_down": 1}}
@@ -105,42 +129,42 @@ def test_a_meter_reads_peers() -> None:
 def test_a_peer_that_goes_leaves_zeros_and_comes_back_with_what_is_new() -> None:
     node = FakeNode()
     meter = Meter(node, "rank 0")
-    node.listed = [(1, PEER, "", 0, [OPEN], [("blocks", "", 7, False)])]
+    node.listed = [(1, PEER, "", 0, [OPEN], [("bytes", "", 7, False)])]
     read(meter)
     node.listed = []
     assert read(meter) == data(peers={PEER: peer(gauges={"breaker": {"rank 0": {"control": 0}}})},
                                gone={"rank 0": [PEER]})
     assert meter.read() is None
-    node.listed = [(1, PEER, "", 0, [OPEN], [("blocks", "", 9, False)])]
-    assert read(meter)["peers"][PEER]["counters"] == {"blocks": {"": 2}}
+    node.listed = [(1, PEER, "", 0, [OPEN], [("bytes", "", 9, False)])]
+    assert read(meter)["peers"][PEER]["counters"] == {"bytes": {"": 2}}
 
 
 def test_two_lives_at_one_address() -> None:
     """The newer one's state is shown, both have counted."""
     node = FakeNode()
     meter = Meter(node, "rank 0")
-    node.listed = [(2, PEER, "", 0, [CONTROL], [("blocks", "", 1, False)]),
-                   (1, PEER, "peer_restarted", 0, [OPEN], [("blocks", "", 5, False)])]
+    node.listed = [(2, PEER, "", 0, [CONTROL], [("bytes", "", 1, False)]),
+                   (1, PEER, "peer_restarted", 0, [OPEN], [("bytes", "", 5, False)])]
     news = read(meter)["peers"][PEER]
-    assert news["counters"] == {"blocks": {"": 6}}
+    assert news["counters"] == {"bytes": {"": 6}}
     assert news["gauges"]["breaker"] == {"rank 0": {"control": 0}}
 
 
 # ---- ranks and steps ----
 
 def test_numbers_of_several_nodes_and_steps_add_up() -> None:
-    a = Stats(data=data(counters={"chunks": {"": 1}}, gauges={"leases_live": {"rank 0": 1}},
+    a = Stats(data=data(counters={"loads_done": {"": 1}}, gauges={"leases_untaken": {"rank 0": 1}},
                         histograms={"load_ns": {"3": [1, 5]}},
-                        peers={PEER: peer({"blocks": {"": 1}}, {"breaker": {"rank 0": {"control": 2}}},
+                        peers={PEER: peer({"bytes": {"": 1}}, {"breaker": {"rank 0": {"control": 2}}},
                                           {"deadline": 5.0})}, gone={"rank 0": ["x"]}))
-    b = Stats(data=data(counters={"chunks": {"": 2}}, gauges={"leases_live": {"rank 1": 5, "rank 0": 2}},
+    b = Stats(data=data(counters={"loads_done": {"": 2}}, gauges={"leases_untaken": {"rank 1": 5, "rank 0": 2}},
                         histograms={"load_ns": {"3": [2, 7], "4": [1, 9]}},
-                        peers={PEER: peer({"blocks": {"": 2}}, {"breaker": {"rank 1": {"control": 0}}},
+                        peers={PEER: peer({"bytes": {"": 2}}, {"breaker": {"rank 1": {"control": 0}}},
                                           {"deadline": 4.0})}, gone={"rank 1": ["x"]}))
     assert a.aggregate(b).data == data(
-        counters={"chunks": {"": 3}}, gauges={"leases_live": {"rank 0": 2, "rank 1": 5}},
+        counters={"loads_done": {"": 3}}, gauges={"leases_untaken": {"rank 0": 2, "rank 1": 5}},
         histograms={"load_ns": {"3": [3, 12], "4": [1, 9]}},
-        peers={PEER: peer({"blocks": {"": 3}}, {"breaker": {"rank 0": {"control": 2}, "rank 1": {"control": 0}}},
+        peers={PEER: peer({"bytes": {"": 3}}, {"breaker": {"rank 0": {"control": 2}, "rank 1": {"control": 0}}},
                           {"deadline": 5.0})}, gone={"rank 0": ["x"], "rank 1": ["x"]})
 
 
@@ -160,14 +184,18 @@ def test_the_log_line() -> None:
 
 # ---- Prometheus ----
 
+def config(**options: str) -> Any:
+    return SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=options))
+
+
 class Prom:
-    def __init__(self) -> None:
+    def __init__(self, **options: str) -> None:
         self.registry = CollectorRegistry()
 
         def kind(cls: Any) -> Any:
             return lambda **arguments: cls(registry=self.registry, **arguments)
 
-        self.metrics = PromMetrics(SimpleNamespace(kv_transfer_config=None),
+        self.metrics = PromMetrics(config(**options),
                                    {Counter: kind(Counter), Gauge: kind(Gauge), Histogram: kind(Histogram)},
                                    ["model_name", "engine"], {0: ["m", "0"], 1: ["m", "1"]})
 
@@ -189,17 +217,41 @@ def test_each_metric_of_the_table_is_registered(prom: Prom) -> None:
                      for name, kind, _ in metric_table.names()}
 
 
+def prefixes_shown(prom: Prom) -> set[str]:
+    known = {name.removeprefix(metric_table.PREFIX) for name, _, _ in metric_table.names()}
+    bare = {name.removesuffix("_total") for name in known}
+    return {metric.name.removesuffix(next(name for name in sorted(bare, key=len, reverse=True) if metric.name.endswith(name)))
+            for metric in prom.registry.collect()}
+
+
+def test_there_is_one_set_of_names() -> None:
+    assert prefixes_shown(Prom()) == {"kvferry_"}
+    assert prefixes_shown(Prom(metrics_prefix="vllm:kvferry_")) == {"vllm:kvferry_"}
+
+
+def test_under_dynamo_names_are_like_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker lets only those through."""
+    monkeypatch.setitem(sys.modules, "dynamo.vllm", ModuleType("dynamo.vllm"))
+    assert prefixes_shown(Prom()) == {"vllm:kvferry_"}
+    assert prefixes_shown(Prom(metrics_prefix="kvferry_")) == {"kvferry_"}
+
+
+def test_a_bad_prefix_stops_the_start() -> None:
+    with pytest.raises(ConfigError, match="metrics_prefix"):
+        prefix_of({"metrics_prefix": "mine_"})
+
+
 def test_counters_and_gauges(prom: Prom) -> None:
     assert prom.value("loads_total") == 0
     for news in (data(counters={"recomputed_tokens": {"deadline": 7}, "loads_failed": {"deadline": 1}, "ranks_lost": {"": 2}},
-                      gauges={"leases_live": {"rank 0": 1, "rank 1": 1}}),
+                      gauges={"leases_untaken": {"rank 0": 1, "rank 1": 1}}),
                  data(counters={"tickets_refused": {"bad_ticket": 1}, "from a newer library": {"": 1}},
-                      gauges={"leases_live": {"rank 0": 0}, "from a newer library": {"rank 0": 1}})):
+                      gauges={"leases_untaken": {"rank 0": 0}, "from a newer library": {"rank 0": 1}})):
         prom.metrics.observe(news, 0)
     assert prom.value("recomputed_tokens_total", reason="deadline") == 7
     assert [prom.value("load_failures_total", reason=reason) for reason in ("deadline", "rank_lost", "bad_ticket")
             ] == [1, 2, 1]
-    assert [prom.value("leases_live", node=node) for node in ("rank 0", "rank 1")] == [0, 1]
+    assert [prom.value("leases_untaken", node=node) for node in ("rank 0", "rank 1")] == [0, 1]
     assert prom.value("loads_total", engine="1") == 0
 
 
@@ -224,12 +276,12 @@ def test_values_on_a_bound_stay_below_it(prom: Prom) -> None:
 
 
 def test_engines_are_kept_apart(prom: Prom) -> None:
-    news = data(counters={"chunks": {"": 1}}, gauges={"leases_live": {"rank 0": 4}},
-                peers={PEER: peer({"blocks": {"": 1}}, {"users": {"rank 0": {"": 1}}})})
+    news = data(counters={"loads_done": {"": 1}}, gauges={"leases_untaken": {"rank 0": 4}},
+                peers={PEER: peer({"bytes": {"": 1}}, {"reads_in_flight": {"rank 0": {"": 1}}})})
     prom.metrics.observe(news, 1)
-    assert prom.value("chunks_total", engine="1") == 1 and prom.value("chunks_total") == 0
-    assert prom.value("leases_live", engine="1", node="rank 0") == 4
-    assert prom.value("peer_users", engine="1", node="rank 0", peer=PEER) == 1
+    assert prom.value("loads_total", engine="1") == 1 and prom.value("loads_total") == 0
+    assert prom.value("leases_untaken", engine="1", node="rank 0") == 4
+    assert prom.value("peer_reads_in_flight", engine="1", node="rank 0", peer=PEER) == 1
     prom.metrics.observe(data(gone={"rank 0": [PEER]}), 0)
     assert prom.series("peer", PEER) > 0
     prom.metrics.observe(data(gone={"rank 0": [PEER]}), 1)
@@ -238,20 +290,20 @@ def test_engines_are_kept_apart(prom: Prom) -> None:
 
 def test_peers(prom: Prom) -> None:
     prom.metrics.observe(data(peers={PEER: peer(
-        {"loads_failed": {"peer_down": 2}, "blocks": {"": 5}},
-        {"breaker": {"rank 0": {"control": 2, "tcp": 0}, "control": {"control": 1}}, "users": {"rank 0": {"": 3}}},
+        {"loads_failed": {"peer_down": 2}, "bytes": {"": 5}},
+        {"breaker": {"rank 0": {"control": 2, "tcp": 0}, "control": {"control": 1}}, "reads_in_flight": {"rank 0": {"": 3}}},
         {"peer_down": 99.0})}), 0)
     assert prom.value("peer_load_failures_total", peer=PEER, reason="peer_down") == 2
-    assert prom.value("peer_loaded_blocks_total", peer=PEER) == 5
+    assert prom.value("peer_loaded_bytes_total", peer=PEER) == 5
     assert prom.value("peer_breaker", peer=PEER, node="rank 0", path="control") == 2
     assert prom.value("peer_breaker", peer=PEER, node="rank 0", path="tcp") == 0
     assert prom.value("peer_breaker", peer=PEER, node="control", path="control") == 1
-    assert prom.value("peer_users", peer=PEER, node="rank 0") == 3
+    assert prom.value("peer_reads_in_flight", peer=PEER, node="rank 0") == 3
     assert prom.value("peer_last_failure_timestamp_seconds", peer=PEER, reason="peer_down") == 99.0
 
 
 def test_a_peer_s_label_goes_with_the_last_node_that_lists_it(prom: Prom) -> None:
-    prom.metrics.observe(data(peers={PEER: peer({"blocks": {"": 5}}, {"up": {"rank 0": {"control": 1},
+    prom.metrics.observe(data(peers={PEER: peer({"bytes": {"": 5}}, {"up": {"rank 0": {"control": 1},
                                                                              "rank 1": {"control": 1}}})}), 0)
     prom.metrics.observe(data(gone={"rank 0": [PEER]}), 0)
     assert prom.series("peer", PEER) > 0
@@ -262,20 +314,20 @@ def test_a_peer_s_label_goes_with_the_last_node_that_lists_it(prom: Prom) -> Non
 
 def test_peer_labels_are_bounded(prom: Prom) -> None:
     for i in range(PEER_LABELS_MAX + 2):
-        prom.metrics.observe(data(peers={f"10.0.0.1:{i}": peer({"blocks": {"": 1}}, {"up": {"rank 0": {"tcp": 1}}})}), 0)
+        prom.metrics.observe(data(peers={f"10.0.0.1:{i}": peer({"bytes": {"": 1}}, {"up": {"rank 0": {"tcp": 1}}})}), 0)
     assert prom.series("peer", f"10.0.0.1:{PEER_LABELS_MAX}") == 0
-    assert prom.value("peer_loaded_blocks_total", peer=OTHER) == 2
+    assert prom.value("peer_loaded_bytes_total", peer=OTHER) == 2
     prom.metrics.observe(data(gone={"rank 0": ["10.0.0.1:0"]}), 0)
-    prom.metrics.observe(data(peers={"new": peer({"blocks": {"": 1}})}), 0)
-    assert prom.value("peer_loaded_blocks_total", peer=OTHER) == 3  # its own label takes one
+    prom.metrics.observe(data(peers={"new": peer({"bytes": {"": 1}})}), 0)
+    assert prom.value("peer_loaded_bytes_total", peer=OTHER) == 3  # its own label takes one
 
 
 SERVER = """
     import sys, json
-    from types import SimpleNamespace
+    from types import ModuleType, SimpleNamespace
     from prometheus_client import Counter, Gauge, Histogram
     from kvferry.vllm.metrics import PromMetrics
-    prom = PromMetrics(SimpleNamespace(kv_transfer_config=None), {Counter: Counter, Gauge: Gauge, Histogram: Histogram},
+    prom = PromMetrics(SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config={})), {Counter: Counter, Gauge: Gauge, Histogram: Histogram},
                        ["engine"], {0: ["0"]})
     print("ready", flush=True)
     for line in sys.stdin:
@@ -304,8 +356,8 @@ def test_several_api_servers_each_hear_a_part(tmp_path: Path) -> None:
         for server in servers:
             assert server.stdout and "ready\n" in iter(server.stdout.readline, ""), "vLLM may say something before"
         one, two = servers
-        observe(one, data(counters={"chunks": {"": 1}}, gauges={"leases_live": {"rank 0": 3, "rank 1": 3}}))
-        observe(two, data(counters={"chunks": {"": 2}}, gauges={"leases_live": {"rank 1": 1}}))
+        observe(one, data(counters={"loads_done": {"": 1}}, gauges={"leases_untaken": {"rank 0": 3, "rank 1": 3}}))
+        observe(two, data(counters={"loads_done": {"": 2}}, gauges={"leases_untaken": {"rank 1": 1}}))
         observe(one, data(peers={PEER: peer(gauges={"breaker": {"rank 0": {"control": 2}}})}))
         observe(two, data(peers={PEER: peer(gauges={"breaker": {"rank 0": {"control": 0}}})}, gone={"rank 0": [PEER]}))
     finally:
@@ -314,8 +366,8 @@ def test_several_api_servers_each_hear_a_part(tmp_path: Path) -> None:
             server.communicate()
     registry = CollectorRegistry()
     multiprocess.MultiProcessCollector(registry, str(tmp_path))
-    assert registry.get_sample_value("kvferry_chunks_total", {"engine": "0"}) == 3
-    assert [registry.get_sample_value("kvferry_leases_live", {"engine": "0", "node": node})
+    assert registry.get_sample_value("kvferry_loads_total", {"engine": "0"}) == 3
+    assert [registry.get_sample_value("kvferry_leases_untaken", {"engine": "0", "node": node})
             for node in ("rank 0", "rank 1")] == [3, 1]
     assert registry.get_sample_value("kvferry_peer_breaker", {"engine": "0", "peer": PEER, "node": "rank 0",
                                                               "path": "control"}) == 0

@@ -269,6 +269,17 @@ def test_many_at_once(engine: Failures) -> None:
             assert_typed(got, expected={"error": {**TYPED["error"], "peer": f"peer {number}"}})
 
 
+def test_twice_on_one_server(engine: Failures) -> None:
+    """By the plugin, and by --middleware."""
+    server = Server()
+    server.errors = KVErrors(server.errors)
+    assert_typed(server.answer(fail(engine), *plain(500, VLLM_ERROR)))
+    sent = stream(ROLE, WORD, ERROR_EVENT, DONE)
+    got = server.answer(*sent[:3], fail(engine, "cmpl-b"), *sent[3:], name="cmpl-b")
+    assert got[:3] == sent[:3] and got[4:] == sent[4:]
+    assert json.loads(got[3]["body"].removeprefix(b"data: ")) == TYPED
+
+
 # ---- the other APIs ----
 
 def break_off() -> None:

@@ -128,6 +128,10 @@ def incompatible(world: World) -> tuple[Sides, Params]:
     return world.engine(model="another"), world.prefill()
 
 
+def other_key(world: World) -> tuple[Sides, Params]:
+    return world.engine(key_file=world.key()), world.prefill()
+
+
 def peer_down(world: World) -> tuple[Sides, Params]:
     return world.engine(), world.prefill(advertise=free_address())
 
@@ -237,7 +241,7 @@ CONSUMERS_MAX = 256
 """KVF_LEASE_CONSUMERS_MAX"""
 
 Provoke = Callable[[World], tuple[Sides, Params]]
-AT_THE_TICKET: list[Provoke] = [bad_ticket, incompatible]
+AT_THE_TICKET: list[Provoke] = [bad_ticket, other_key, incompatible]
 IN_THE_HANDSHAKE: list[Provoke] = [peer_down, handshake_timeout, handshake_refused, peer_restarted, protocol]
 IN_THE_SET_UP: list[Provoke] = [transfer_setup, no_resource]
 IN_THE_TRANSFER: list[Provoke] = [transfer_failed, checksum, unpublished, lease_expired, lease_unknown, deadline, rank_lost]
@@ -297,9 +301,11 @@ def test_a_client_hears_why(world: World, provoke: Provoke) -> None:
     reason = reason_of(provoke)
     message = next(meaning for name, *_, meaning in _kvferry.reasons() if name == reason)
     peer = error.pop("peer")
-    assert error == {"type": "kv_transfer_error", "code": 500, "reason": reason, "retryable": True, "message": message}
+    is_retryable = provoke is not other_key
+    assert error == {"type": "kv_transfer_error", "code": 500, "reason": reason, "retryable": is_retryable, "message": message}
     assert (peer is None) == (provoke in AT_THE_TICKET)
-    assert int(reply.headers["retry-after-ms"]) > 0
+    assert (int(reply.headers.get("retry-after-ms", 0)) > 0) == is_retryable
+    assert consumer.stop_reasons == [f"kvferry:{reason}:retry={int(is_retryable)}"]
 
 
 def test_a_mistake_of_the_client_is_invalid(world: World) -> None:

@@ -190,8 +190,24 @@ def test_a_lease_that_ends_while_its_request_waits(engine: Callable[..., ModelEn
     run([p, d], lambda: d.finished.keys() >= {"a", "long"})
     assert d.answers["long"] == right_answer([1] * 900, 120)
     assert d.answers["a"] == ([] if policy == "fail" else right_answer(PROMPT, 5))
+    assert d.stop_reasons == {"long": None, "a": "kvferry:lease_expired:retry=1" if policy == "fail" else None}
     assert stat(d, "verdicts", policy) == 1
     run([p, d], lambda: used(p) == used(d) == 0)
+
+
+@KINDS
+def test_a_request_that_fails_says_why(engine: Callable[..., ModelEngine], asynchronous: bool) -> None:
+    """To whoever has vLLM's own answer: whose fault it is, and that of no other request of the step."""
+    p, d = engine("p", asynchronous), engine("d", asynchronous, policy="fail")
+    ticket = prefill(p, "a", PROMPT)
+    d.ask("running", PROMPT[:40], 30)
+    d.ask("refused", PROMPT, 5, {**ticket, "kvferry_ticket": "x" + ticket["kvferry_ticket"][1:]})
+    d.ask("mistaken", PROMPT, 5, {**ticket, "kvferry_options": {"policy": "maybe"}})
+    d.ask("aborted", PROMPT, 5, {**ticket, "kvferry_ticket": "x"})
+    d.abort("aborted")
+    run([p, d], lambda: d.finished.keys() >= {"running", "refused", "mistaken"})
+    assert d.stop_reasons == {"running": None, "refused": "kvferry:bad_ticket:retry=1", "mistaken": "kvferry:invalid:retry=0"}
+    assert d.side._consumer.stop_reasons == {}
 
 
 # ---- more prompts than leases have room for ----

@@ -105,7 +105,7 @@ def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     loads = [Load(id_, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0])) for id_ in (5, 6)]
     side.start_loads(Orders(load=loads))
     node.stuck = {5, 7}
-    assert side.news() == messages.News(1, stuck={5})
+    assert side.news() == messages.News(1, stuck={5}, healthy=False)
     node.stuck = set()
     node.events = [event(_kvferry.EVENT_LOAD, 5, report=b"report"), event(_kvferry.EVENT_RELEASED, 5)]
     assert side.news() == messages.News(1, reports=[b"report"], released={5})

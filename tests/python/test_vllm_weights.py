@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from kvferry.engine import weights as engine_weights  # noqa: E402
+from kvferry.engine import digest_file, digests, weights as engine_weights  # noqa: E402
 from kvferry.vllm import weights  # noqa: E402
 from kvferry.vllm.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
@@ -154,9 +155,9 @@ def test_what_is_loaded_again_is_read_again(folder: Path) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are read."""
     read: list[Path] = []
-    real = engine_weights._sha256
-    monkeypatch.setattr(engine_weights, "_sha256", lambda path: (read.append(path), real(path))[1])
-    monkeypatch.setattr(engine_weights, "SETTLED_NS", 0)
+    real = engine_weights.sha256
+    monkeypatch.setattr(engine_weights, "sha256", lambda path, *told: (read.append(path), real(path, *told))[1])
+    monkeypatch.setattr(digests, "SETTLED_NS", 0)
     return read
 
 
@@ -187,7 +188,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, cache: Path
 
 def test_the_cache_is_bounded(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted(monkeypatch)
-    monkeypatch.setattr(engine_weights, "CACHED_FILES_MAX", 1)
+    monkeypatch.setattr(digests, "CACHED_FILES_MAX", 1)
     known(folder)
     assert len(list(cache.iterdir())) == 1
 
@@ -245,7 +246,7 @@ def test_object_storage_needs_a_name(folder: Path) -> None:
 @pytest.mark.parametrize("given", ["", "x" * 2000, 7])
 def test_a_name_that_is_none(given: Any) -> None:
     with pytest.raises(ValueError, match="weights_id"):
-        weights.weights_of(SimpleNamespace(model_config=model(""), load_config=None), given)
+        weights.weights_of(SimpleNamespace(model_config=model(""), load_config=None), {"weights_id": given})
 
 
 def test_weights_that_are_made_up(tmp_path: Path) -> None:
@@ -335,3 +336,21 @@ def test_made_up_weights_that_were_written_to_have_no_name(folder: Path) -> None
     assert reloaded(found, limit_s=READ_LIMIT_S) is None
     found.name("step 7")
     assert found.digest is not None
+
+
+# ---- a file of digests that is trusted (test_trusted_weights.py) ----
+
+@pytest.mark.parametrize("options", [{}, {"weights_digest": "read"}, {"weights_digest": "trust"}])
+def test_an_engine_that_trusts(folder: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before vLLM loads, and where nothing could begin before."""
+    may_read = threading.Event()
+    monkeypatch.setattr(engine_weights, "sha256", lambda path, *told: may_read.wait(LIMIT_S) and digests.sha256(path))
+    digest_file.make(folder, lambda line: None)
+    time.sleep(0.02)
+    for begin in (weights.begin_beside_load, lambda *engine: None):
+        engine = SimpleNamespace(model_config=model(folder), load_config=LoadConfig())
+        begin(engine, options)
+        monkeypatch.setattr(weights.psutil.Process, "create_time", lambda process: time.time())
+        found = weights.weights_of(engine, options)
+        assert (digest_of(found, READ_LIMIT_S) is not None) == (options.get("weights_digest") == "trust")
+    may_read.set()

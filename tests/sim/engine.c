@@ -109,7 +109,7 @@ static void set_ranks(sim_world *world, sim_engine *engine)
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
     uint32_t node = engine->index * SIM_NODES_EACH + rank;
     const kvf_address address = sim_address_of(world, node);
-    records[rank] = kvf_core_record(&world->nodes[node].core, &address);
+    records[rank] = kvf_core_record(&world->nodes[node].core, &address, &(kvf_address){.port = 0});
   }
   if (kvf_core_set_ranks(&world->nodes[engine->control].core, records, engine->ranks) != KVF_OK) {
     sim_fail(world, "SIM", "engine %u cannot set its ranks", engine->index);

@@ -19,8 +19,8 @@ kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *le
 static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *job, kvf_sources *out)
 {
   kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->mac, 1, out);
-  if (status == KVF_BAD_TICKET) {
-    node->core.requests.counters.bad_tickets++;
+  if (status != KVF_OK) {
+    kvf_core_ticket_refused(&node->core, world->now_ns, status);
   }
   return status;
 }

@@ -400,7 +400,7 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
       return life < garbage;
     case KVF_TRANSFER_FAILED: /* its connection broke, and who answered then was no producer of ours */
       return life < garbage || life < foreign;
-    case KVF_BAD_TICKET: /* of a foreign key; or of a process that was killed before the key changed twice */
+    case KVF_OTHER_KEY: /* a foreign one; or of a process that was killed before the key changed twice */
     case KVF_HANDSHAKE_REFUSED:
       return churn.order.tls && (dead || life == foreign);
     case KVF_TRANSFER_STALLED: /* a process may take its time to die */

@@ -130,7 +130,7 @@ static void consume_one(stress_site *site, kvf_prng *prng)
     return;
   }
   kvf_status status = open_noted(site, &ticket, &prompt, &load);
-  if (status == KVF_BAD_TICKET && !forged && stress_mix_now->outcome != NULL) {
+  if ((status == KVF_BAD_TICKET || status == KVF_OTHER_KEY) && !forged && stress_mix_now->outcome != NULL) {
     (void)pthread_mutex_lock(&site->lock);
     stress_mix_now->outcome(site, &load, status);
     (void)pthread_mutex_unlock(&site->lock);

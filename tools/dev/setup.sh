@@ -104,6 +104,42 @@ setup_wheel() {
     "building and installing the Python package (half a minute)" install_wheel
 }
 
+# Prometheus' promtool alone, which the alerts are tested with.
+install_promtool() {
+  local folder=$CACHE/prometheus
+  rm -rf "$folder" && mkdir -p "$folder" &&
+    { (cd "$folder" && apt-get -qq download prometheus >/dev/null 2>&1) ||
+      { as_root apt-get -qq update >/dev/null && (cd "$folder" && apt-get -qq download prometheus >/dev/null 2>&1); }; } &&
+    dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -x -C "$folder" --strip-components 3 ./usr/bin/promtool &&
+    rm "$folder"/prometheus_*.deb
+}
+
+setup_promtool() {
+  [ -x $CACHE/prometheus/promtool ] || rm -f $STAMPS/promtool
+  once promtool debian "unpacking promtool of Debian's package prometheus beside .venv (19 MB, 5 s)" install_promtool
+}
+
+# install_beside NAME: the packages of requirements-NAME.txt alone, in a folder of their own: for PYTHONPATH.
+install_beside() {
+  rm -rf "$CACHE/$1"
+  pip_install --no-deps --target "$CACHE/$1" -r "$REQUIREMENTS/requirements-$1.txt"
+}
+
+setup_beside_venv() {
+  [ -d "$CACHE/$1" ] || rm -f "$STAMPS/$1"
+  once "$1" "$(hash_of "$REQUIREMENTS/requirements-$1.txt")" "installing $2" install_beside "$1"
+}
+
+# kubectl, and the schemas of Kubernetes' kinds.
+setup_kubernetes() {
+  locked setup_beside_venv kubernetes "kubectl and Kubernetes' schemas beside .venv (0.2 GB, 15 s)"
+}
+
+# Ray Serve's classes.
+setup_ray() {
+  locked setup_beside_venv ray "Ray beside .venv (0.2 GB, 15 s)"
+}
+
 install_audit() {
   pip_install -r $REQUIREMENTS/requirements-wheel.txt
 }
@@ -316,7 +352,7 @@ setup_c() {
 
 setup_all() {
   PATH=$PWD/.venv/bin:$PATH
-  locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel'
+  locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel; setup_promtool'
 }
 
 setup_planted() {

@@ -1,15 +1,17 @@
 """The tables of the documents that are the code's own: of options, metrics, reasons, and families of models. That of vLLM's
-releases is of the last kept run of their tests (tests/e2e/releases)."""
+releases is of the last kept run of their tests (tests/e2e/releases). And the alerts once more, as Prometheus' operator has them."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 from kvferry import _kvferry, metric_table
 from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PROMETHEUS = DOCS.parent / "deploy/prometheus"
 README = DOCS.parent / "README.md"
 OF_A_RELEASE = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\n", re.M)
 
@@ -62,7 +64,17 @@ def with_releases(text: str, rows: list[str]) -> str:
     return text[:first.start()] + "".join(row + "\n" for row in rows) + text[last.end():]
 
 
+def operator_rule() -> tuple[Path, str]:
+    """The alerts as the operator's kind, in which kustomize cannot set a plain file."""
+    rules = (PROMETHEUS / "kvferry.rules.yml").read_text()
+    head = ("# Made by ./dev tables of kvferry.rules.yml, for Prometheus' operator.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\n"
+            "metadata:\n  name: kvferry\nspec:\n")
+    return PROMETHEUS / "prometheus-rule.yaml", head + textwrap.indent(rules[rules.index("groups:"):], "  ")
+
+
 if __name__ == "__main__":
+    rule, text = operator_rule()
+    rule.write_text(text)
     for name, rows in tables().items():
         document = DOCS / name
         text = document.read_text()

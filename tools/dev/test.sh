@@ -115,6 +115,7 @@ test_all() {
   test_c
   wait "$beside" || { tail -n 20 "$CACHE/logs/setup-all.log" >&2; die "the set-up failed"; }
   setup_all
+  setup_kubernetes
   pytest_step "Python tests" python tests/python tests/trtllm_engine -m "not deep" -n 2 --dist loadfile
   pytest_step "the installed library" package tests/package -m "not deep"
   pytest_step "hosts on networks that fail" hosts tests/hosts -m "not deep"
@@ -236,6 +237,8 @@ part_chaos() {
 part_package() {
   setup_all
   setup_dist
+  setup_kubernetes
+  setup_ray
   build_c build
   pytest_step "the installed library, the wheel, README's quickstart" whole-package tests/package
 }

@@ -56,6 +56,7 @@ class Arrival:
     attachment: int = 0  # the library's number of those with the same ticket
     waits_since: float | None = None  # while another one of the same ticket loads
     waited_s: float = 0.0  # before
+    came_s: float = field(default_factory=time.time)
     counts: tuple[int, ...] = ()
     peer: str | None = None  # the producer's address, if the ticket was good
     load_timeout_ms: int = 0
@@ -157,6 +158,11 @@ class Consumer:
         raise NotImplementedError
 
     # ---- what the engine's scheduler says ----
+
+    @property
+    def oldest_waiting_s(self) -> float:
+        """When the request came that waits longest for its load to begin; 0: there is none."""
+        return next((arrival.came_s for arrival in self._arrivals.values() if arrival.phase is Phase.OPEN), 0)
 
     @property
     def busy(self) -> bool:

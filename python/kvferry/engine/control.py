@@ -15,13 +15,14 @@ from .producer import Producer
 
 class Control:
     def __init__(self, node: Node, producer: Producer, consumer: Consumer, failures: Failures, counters: Counters,
-                 gauges: dict[str, int]) -> None:
+                 gauges: dict[str, int], per_block: dict[str, float]) -> None:
+        """`gauges`, `per_block`: the Meter's."""
         self._node = node
         self._producer = producer
         self._consumer = consumer
         self._failures = failures
         self._counters = counters
-        self._meter = Meter(node, "control", counters, gauges)
+        self._meter = Meter(node, "control", counters, gauges, per_block)
 
     @property
     def busy(self) -> bool:
@@ -61,6 +62,8 @@ class Control:
         return f"{len(leases)} leases, {len(loads)} loads" if leases or loads else ""
 
     def stats(self) -> Data | None:
+        self._meter.set_gauge("oldest_lease", self._producer.oldest_lease_s)
+        self._meter.set_gauge("oldest_waiting", self._consumer.oldest_waiting_s)
         return self._meter.read()
 
     def close(self) -> None:

@@ -51,6 +51,11 @@ def failure_text(verdict: Verdict, peer: str | None, http_status: int, mistake: 
                        mistake or _kvferry.status_meaning(verdict.status)]).encode()
 
 
+def stop_reason(verdict: Verdict) -> str:
+    """The same for whoever has the engine's own answer, and no API server of ours: Ray, Dynamo, a program around the engine."""
+    return f"kvferry:{_kvferry.status_name(verdict.status)}:retry={int(verdict.retry_after_ms > 0)}"
+
+
 def reply_of(text: bytes, since_ns: int = 0) -> Reply | None:
     """None: it is of an earlier time. ValueError: it is no failure."""
     at_ns, http_status, retry_after_ms, reason, peer, message = json.loads(text)
@@ -127,6 +132,11 @@ class Failures:
             self._folder = unnamed.rename(base / unnamed.name[1:])
         except OSError as error:
             logger.warning("kvferry: clients of failed requests will not hear why: %s", error)
+
+    @property
+    def folder(self) -> Path | None:
+        """The engine's, which lasts as long as it. None: there is none."""
+        return self._folder
 
     def names_of(self, key: str) -> tuple[str, ...]:
         """By which an API server may ask for the engine's request."""

@@ -54,6 +54,7 @@ class News:
     stuck: set[int] = field(default_factory=set)  # requests whose load is not released in time
     refused: set[int] = field(default_factory=set)  # requests that it does not load, since it has another adapter
     adapters: dict[int, Any] = field(default_factory=dict)  # by the engine's id: those that have changed
+    healthy: bool = True  # no load is unreleased for too long, and the device is there
     stopped: str = ""  # why the rank has ended all its transfers, for good
 
     def is_empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""The nodes' numbers on their way to an engine's /metrics, as kvferry_*, and to its log.
+"""The nodes' numbers on their way to an engine's /metrics, as kvferry_* or vllm:kvferry_*, and to its log.
 
 A node's Meter says what has changed since the last step; the engine merges the ranks' Data and hands each step's to one of
 its API servers. So counters travel as increases, and gauges as values with the node that they are of: whichever server
@@ -108,25 +108,33 @@ class Counters:
 class Meter:
     """Reads one node's numbers and says what is new."""
 
-    def __init__(self, node: Node, name: str, counters: Counters | None = None, gauges: dict[str, int] | None = None) -> None:
-        """`gauges` are the engine's own."""
+    def __init__(self, node: Node, name: str, counters: Counters | None = None, gauges: dict[str, int] | None = None,
+                 per_block: dict[str, float] | None = None) -> None:
+        """`gauges` are the engine's own; `per_block` are those that are so much for each block under lease."""
         self._node = node
         self._counters = counters or Counters()
         self._name = name
-        self._gauges = {name: value for name, value in (gauges or {}).items() if value}  # that nobody has read
+        self._per_block = per_block or {}
+        self._own: dict[str, float] = {}  # the engine's own
+        self._gauges: dict[str, float] = {}  # of these: what nobody has read
+        for gauge, value in (gauges or {}).items():
+            self.set_gauge(gauge, value)
         self._seen: dict[tuple[str, str], int] = {}
         self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
         self._peer_counters: dict[int, dict[tuple[str, str], int]] = {}  # by the peer's id, latest seen last
         self._peer_gauges: dict[str, dict[tuple[str, str], int]] = {}  # by address: the peers that are listed
 
-    def set_gauge(self, name: str, value: int) -> None:
-        self._gauges[name] = value
+    def set_gauge(self, name: str, value: float) -> None:
+        if self._own.get(name, 0) != value:
+            self._own[name] = self._gauges[name] = value
 
     def read(self) -> Data | None:
         """What has changed since the last read; None if nothing has."""
         data = no_data()
         self._read_numbers(data)
         add_counts(data["counters"], self._counters.take())
+        if "loads_done" in data["counters"]:
+            data["gauges"]["last_load"] = {self._name: time.time()}
         if not OUTCOMES.isdisjoint(data["counters"]):
             self._read_histograms(data)
         self._read_peers(data)
@@ -143,6 +151,8 @@ class Meter:
             self._seen[name, reason] = value
             if is_gauge:
                 data["gauges"].setdefault(name, {})[self._name] = value
+                if name == "lease_blocks":
+                    data["gauges"].update({own: {self._name: round(value * each)} for own, each in self._per_block.items()})
             else:
                 data["counters"].setdefault(name, {})[reason] = value - old
 
@@ -203,8 +213,9 @@ class Prometheus:
     """One API server's metrics of some engines."""
 
     def __init__(self, counter: Callable[..., Any], gauge: Callable[..., Any], histogram: Callable[..., Any],
-                 labels: list[str], engines: dict[int, list[object]]) -> None:
-        """Classes like prometheus_client's; the engine's own labels, and their values by engine."""
+                 labels: list[str], engines: dict[int, list[object]], prefix: str = PREFIX) -> None:
+        """Classes like prometheus_client's; the engine's own labels, and their values by engine; what names begin with."""
+        self._prefix = prefix
         self._labels = labels
         self._engines = engines
         latest = {"multiprocess_mode": "mostrecent"}
@@ -223,7 +234,7 @@ class Prometheus:
         """By the library's numbers."""
         made = {}
         for metric in metrics:
-            prom = kind(name=PREFIX + metric.name, documentation=metric.help,
+            prom = kind(name=self._prefix + metric.name, documentation=metric.help,
                         labelnames=[*self._labels, *metric.labels], **arguments)
             if not metric.labels:
                 for values in self._engines.values():

@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import Reply, errors_folder, find_failure, sweep
 from .forms import form_of
+from .front import Front
 from .log import limited, logger
 
 Message = MutableMapping[str, Any]
@@ -21,22 +22,40 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 HELD_MAX = 256  # chunks that may be held: one opens each choice of a chat
+IS_HERE = "kvferry.errors"
+"""In the scope of a request that goes through one already: a server may have it twice."""
 REPLACED_HEADERS = (b"content-type", b"content-length", b"cache-control")
 
 
 class KVErrors:
     def __init__(self, app: App) -> None:
         self._app = app
+        self.front = Front()
 
     def request_id_of(self, scope: Message) -> str | None:
         """The server's, once its handler has left it in the request's scope."""
         raise NotImplementedError
 
+    def engine_of(self, scope: Message) -> str | None:
+        """The id of the engine behind this server, as the engine itself is told it."""
+        return None
+
+    def watch(self, scope: Message) -> None:
+        """The server starts: front.server_ends() is to be called once it has been asked to end."""
+
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            self.watch(scope)
+            await self._app(scope, receive, send)
+            self._leave()
+            return
+        if scope["type"] == "http" and await self.front.answers(scope, lambda: self.engine_of(scope), send):
+            return
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
-            if scope["type"] == "lifespan":
-                self._leave()
+            return
+        if scope.setdefault(IS_HERE, self) is not self:
+            await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})  # it has to be the same object all the way down
         gate = _Gate(self, scope, send)
@@ -100,10 +119,13 @@ class _Gate:
 
     async def _failed(self, message: Message) -> None:
         reply = self._reply()
-        if reply is None:
-            await self._release(message, self._send)
-        else:
+        if reply is not None:
             await self._answer(reply)
+        elif self._held[0]["status"] >= 500 and self._errors.front.is_closed:
+            self._held, self._step = [], self._ignore  # the server is being taken down: vLLM's words are of that
+            await self._errors.front.refuse(self._scope, self._send)
+        else:
+            await self._release(message, self._send)
 
     async def _opening(self, message: Message) -> None:
         body = message.get("body", b"")

@@ -33,6 +33,7 @@ class Lease:
     ended: bool = False  # on some rank
     ending: bool = False  # the ranks have been told to end it
     is_known: bool = True  # to the ranks, or soon: its publication is among a step's orders
+    made_s: float = field(default_factory=time.time)
     held: list[Any] = field(default_factory=list)
     """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
     else keeps them has references of its own."""
@@ -77,6 +78,16 @@ class Producer:
     @property
     def has_leases(self) -> bool:
         return bool(self._leases)
+
+    @property
+    def leases(self) -> int:
+        """That some rank has not ended. Any thread may ask."""
+        return len(self._leases)
+
+    @property
+    def oldest_lease_s(self) -> float:
+        """When the oldest lease that is out was given; 0: there is none."""
+        return next((lease.made_s for lease in self._leases.values()), 0)
 
     @property
     def busy(self) -> bool:

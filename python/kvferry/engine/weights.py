@@ -1,131 +1,91 @@
 """Which weights an engine has, by their content: SHA-256 of each file that it loads, whole, read beside its own load.
 
-Until it is known the engine gives no tickets and loads nothing. Where the files cannot be seen (object storage, streamed
-loaders), or are not what is in memory any more, a user names the weights: option `weights_id`.
+Until it is known the engine gives no tickets and loads nothing. Where the files cannot be seen (object storage,
+streamed loaders), or are not what is in memory any more, a user names the weights: option `weights_id`.
+
+With the option `weights_digest` = `trust` digests that a file beside the first weights names count at once. What they
+were believed of is read afterwards: a difference ends the identity, and the engine is to end its leases and loads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from . import digest_file
+from .digest_file import DigestFileError, Entries
+from .digests import Cache, State, StoppedError, hub_digest, sha256, state_of
 from .log import logger
 
 WEIGHTS_ID = "weights_id"
 ID_CHARACTERS_MAX = 1024
-READ_BYTES = 1 << 20
-CACHED_FILES_MAX = 4096
-SETTLED_NS = 2_000_000_000
-"""A file that is as young as the clock's steps may change once more without another time: not for the cache."""
-BLOB = re.compile(r"[0-9a-f]{64}")
+WEIGHTS_DIGEST, READ, TRUST = "weights_digest", "read", "trust"
+NICE = 19
+"""Of the thread that reads what has been believed: the engine's come first."""
+PROGRESS_S = 60.0
+WAIT_FOR_OTHERS_S = 600.0
+"""How long the reading waits, in all, for other engines of this host that read the same files."""
+REMEDY = ("All leases and loads of this engine end now, and it gives no tickets and loads nothing. Put the right files "
+          "there, or make their digests anew (kvferry identity DIR), and start the engine again, or call reload_weights. "
+          "Engines that have loaded from this one since its start may keep blocks of other weights: reset their prefix caches")
 
 
 class UnknownWeightsError(Exception):
     """Weights that have no identity; the text says why, and the way out."""
 
 
-class _State(NamedTuple):
-    """What changes when a file does."""
-
-    path: str
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
+class _File(NamedTuple):
+    path: Path
+    state: State
+    digest: str
+    is_read: bool  # and not only believed
 
 
-def _state_of(path: Path) -> _State:
-    stat = path.stat()
-    return _State(str(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-
-
-# ---- what the hub and earlier engines know ----
-
-def _hub_digest(path: Path, state: _State) -> str | None:
-    """A hub's cache links to blobs that are named by their SHA-256; the link is made when the blob is complete."""
-    blob = Path(state.path)
-    if not path.is_symlink() or blob.parent.name != "blobs" or not BLOB.fullmatch(blob.name):
-        return None
-    linked_ns = path.lstat().st_mtime_ns
-    return blob.name if max(state.mtime_ns, state.ctime_ns) <= linked_ns else None
-
-
-class _Cache:
-    """Digests of files that have not changed since; a folder that its owner alone can write to."""
-
-    def __init__(self) -> None:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        self._folder: Path | None = Path(base) / "kvferry" / "weights"
+def _believed(files: Sequence[Path]) -> dict[Path, Entries]:
+    """By folder, what the file of digests there says, if it can be believed."""
+    found: dict[Path, Entries] = {}
+    for folder in {file.parent for file in files}:
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stat = self._folder.stat()
-            if stat.st_uid != os.geteuid() or stat.st_mode & 0o077:
-                raise PermissionError(f"{self._folder} is not its owner's alone (chmod 700)")
-        except OSError as error:
-            logger.warning("kvferry: digests of weights are not kept for the next start: %s", error)
-            self._folder = None
-
-    def _place(self, state: _State) -> Path | None:
-        if self._folder is None:
-            return None
-        return self._folder / hashlib.sha256(repr(tuple(state)).encode()).hexdigest()
-
-    def find(self, state: _State) -> str | None:
-        place = self._place(state)
-        try:
-            text = place.read_text() if place is not None else ""
-        except OSError:
-            return None
-        return text if BLOB.fullmatch(text) else None
-
-    def keep(self, state: _State, digest: str) -> None:
-        place = self._place(state)
-        if place is None or time.time_ns() - state.ctime_ns < SETTLED_NS:
-            return
-        unnamed = place.with_suffix(f".{os.getpid()}")
-        try:
-            unnamed.write_text(digest)
-            unnamed.rename(place)
-            self._remove_oldest(place.parent)
-        except OSError as error:
-            logger.warning("kvferry: the digest of %s is not kept for the next start: %s", state.path, error)
-
-    @staticmethod
-    def _remove_oldest(folder: Path) -> None:
-        files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        for file in files[:max(0, len(files) - CACHED_FILES_MAX)]:
-            file.unlink(missing_ok=True)
+            found[folder] = digest_file.load(folder)
+        except DigestFileError as error:
+            logger.warning("kvferry: the weights are read before they have an identity, whatever %s says: %s",
+                           WEIGHTS_DIGEST, error)
+    return found
 
 
-# ---- files ----
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(READ_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.hexdigest()
-
-
-def _digest_of(path: Path, state: _State, loaded_from_ns: int, cache: _Cache) -> str:
-    known = _hub_digest(path, state)
+def _file_of(path: Path, state: State, loaded_from_ns: int, cache: Cache, believed: Entries | None) -> _File:
+    known = hub_digest(path, state)
     if known is not None:
-        return known
+        return _File(path, state, known, True)
     if state.ctime_ns >= loaded_from_ns:
         raise UnknownWeightsError(f"{path} has changed since the engine began to load it: start the engine again")
     digest = cache.find(state)
+    if digest is None and believed is not None:
+        digest = digest_file.digest_in(believed, path, state)
+        if digest is not None:
+            return _File(path, state, digest, False)
+        logger.warning("kvferry: %s is not named with this size in %s: it is read before the weights have an identity",
+                       path, digest_file.NAME)
     if digest is None:
-        digest = _sha256(path)
+        digest = sha256(path)
         cache.keep(state, digest)
-    return digest
+    return _File(path, state, digest, True)
+
+
+def _check_unchanged(files: Sequence[_File]) -> None:
+    for file in files:
+        if state_of(file.path) != file.state:
+            raise UnknownWeightsError(f"{file.path} has changed while it was loaded: start the engine again")
+
+
+def _gigabytes(files: Sequence[_File]) -> float:
+    return sum(file.state.size for file in files) / 1e9
 
 
 def _combine(parts: Sequence[str]) -> str:
@@ -135,19 +95,22 @@ def _combine(parts: Sequence[str]) -> str:
 class Weights:
     """The identity of the weights in memory. For use by one thread; the reading is done by another one."""
 
-    def __init__(self, files: Callable[[], list[Path]], given: object = None) -> None:
+    def __init__(self, files: Callable[[], list[Path]], given: object = None, trusts: bool = False) -> None:
         """`files` are those that the engine loads (UnknownWeightsError: they cannot be seen), `given` a user's name for
-        the first weights, or None. ValueError: it is no name."""
+        the first weights, or None; `trusts`: their files of digests are believed. ValueError: it is no name."""
         if given is not None and (not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX):
             raise ValueError(f"{WEIGHTS_ID} is a text of 1 to {ID_CHARACTERS_MAX} characters")
         self._files = files
         self._given = given
+        self._trusts = trusts
         self._lock = threading.Lock()
         self._generation = 0
         self._content: str | None = None  # by their files, or a user's name for the first ones
         self._is_reading = False
         self._version: str | None = None
         self._loaded = threading.Event()
+        self._is_disproved = False
+        self._tell_disproved: Callable[[], None] = lambda: None
 
     @property
     def digest(self) -> str | None:
@@ -161,12 +124,13 @@ class Weights:
         """Reads what the engine loads from now on, or since then. loaded() has to follow when it has."""
         self.forget()
         given, self._given = self._given, None  # it names the first weights only
+        trusts, self._trusts = self._trusts, False  # likewise
         if given is not None:
             self._content = _combine(["named", given])
             return
         self._is_reading = True
         start_ns = time.time_ns() if loaded_from_ns is None else loaded_from_ns
-        arguments = (self._generation, self._loaded, start_ns)
+        arguments = (self._generation, self._loaded, start_ns, trusts)
         threading.Thread(target=self._read, args=arguments, name="kvferry-weights", daemon=True).start()
 
     def loaded(self) -> None:
@@ -178,7 +142,8 @@ class Weights:
         with self._lock:
             self._generation += 1
             self._content = self._version = None
-            self._is_reading = False
+            self._is_reading = self._is_disproved = False
+            self._loaded.set()  # whoever still reads the last ones ends
             self._loaded = threading.Event()
 
     def name(self, version: str) -> None:
@@ -186,18 +151,58 @@ class Weights:
         with self._lock:
             self._version = version
 
-    def _read(self, generation: int, loaded: threading.Event, loaded_from_ns: int) -> None:
+    # ---- what was believed, and is wrong ----
+
+    @property
+    def is_disproved(self) -> bool:
+        """They had an identity that is wrong, or cannot be confirmed, and have none any more. Until forget()."""
+        return self._is_disproved
+
+    def on_disproved(self, tell: Callable[[], None]) -> None:
+        """To be called, in whatever thread, when is_disproved becomes true; at once, if it is."""
+        with self._lock:
+            self._tell_disproved = tell
+            is_late = self._is_disproved
+        if is_late:
+            tell()
+
+    # ---- the reading ----
+
+    def close(self) -> None:
+        """Nobody asks any more: the reading ends."""
+        self.forget()
+
+    def _read(self, generation: int, loaded: threading.Event, loaded_from_ns: int, trusts: bool) -> None:
         start = time.monotonic()
         try:
-            digest, size = self._read_files(loaded, loaded_from_ns)
+            cache = Cache()
+            files = self._find(loaded_from_ns, cache, trusts)
+            is_read = all(file.is_read for file in files)
+            if is_read:
+                loaded.wait()
+                _check_unchanged(files)
+            self._take(generation, files, "known" if is_read else "believed", time.monotonic() - start)
         except (UnknownWeightsError, OSError, ValueError, RuntimeError) as error:
             self._fail(generation, error)
             return
+        if not is_read:
+            loaded.wait()
+            self._confirm(generation, files, cache)
+
+    def _find(self, loaded_from_ns: int, cache: Cache, trusts: bool) -> list[_File]:
+        paths = self._files()
+        states = [state_of(path) for path in paths]
+        believed = _believed(paths) if trusts else {}
+        return [_file_of(path, state, loaded_from_ns, cache, believed.get(path.parent))
+                for path, state in zip(paths, states)]
+
+    def _take(self, generation: int, files: Sequence[_File], how: str, seconds: float) -> None:
+        digest = _combine(["files", *sorted(file.digest for file in files)])
         with self._lock:
             if generation == self._generation:
                 self._content, self._is_reading = digest, False
-                logger.info("kvferry: the weights are %s (%.1f GB, known after %.1f s)", digest[:16], size / 1e9,
-                            time.monotonic() - start)
+                logger.info("kvferry: the weights are %s (%.1f GB, %s after %.1f s)", digest[:16], _gigabytes(files), how,
+                            seconds)
 
     def _fail(self, generation: int, error: Exception) -> None:
         with self._lock:
@@ -209,13 +214,68 @@ class Weights:
         logger.warning("kvferry: this engine gives no tickets and loads nothing, since its weights have no identity: %s",
                        error)
 
-    def _read_files(self, loaded: threading.Event, loaded_from_ns: int) -> tuple[str, int]:
-        cache = _Cache()
-        files = self._files()
-        states = [_state_of(file) for file in files]
-        digests = [_digest_of(file, state, loaded_from_ns, cache) for file, state in zip(files, states)]
-        loaded.wait()
-        for file, state in zip(files, states):
-            if _state_of(file) != state:
-                raise UnknownWeightsError(f"{file} has changed while it was loaded: start the engine again")
-        return _combine(["files", *sorted(digests)]), sum(state.size for state in states)
+    def _confirm(self, generation: int, files: Sequence[_File], cache: Cache) -> None:
+        start = time.monotonic()
+        try:
+            _Confirmation(files, cache, lambda: generation == self._generation).run()
+        except StoppedError:
+            return
+        except Exception as error:  # whatever it is, nobody will know better
+            self._disprove(generation, error)
+            return
+        logger.info("kvferry: %s is right: %.1f GB of weights are read, in %.1f s", digest_file.NAME, _gigabytes(files),
+                    time.monotonic() - start)
+
+    def _disprove(self, generation: int, error: Exception) -> None:
+        with self._lock:
+            if generation != self._generation:
+                return
+            self._content = self._version = None
+            self._is_disproved = True
+            tell = self._tell_disproved
+        logger.error("kvferry: this engine's weights are not known to be those that %s names: %s. %s", digest_file.NAME,
+                     error, REMEDY)
+        tell()
+
+
+class _Confirmation:
+    """Reads what has been believed, a piece at a time, behind all else that the machine has to do."""
+
+    def __init__(self, files: Sequence[_File], cache: Cache, is_wanted: Callable[[], bool]) -> None:
+        self._files = files
+        self._cache = cache
+        self._is_wanted = is_wanted
+        self._bytes = 0
+        self._told_at = time.monotonic()
+        self._waits_until = self._told_at + WAIT_FOR_OTHERS_S
+
+    def run(self) -> None:
+        """UnknownWeightsError, OSError: they are others, or nobody knows. StoppedError: they are not wanted any more."""
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        for file in self._files:
+            digest = file.digest if file.is_read else self._digest_of(file)
+            _check_unchanged([file])
+            if digest != file.digest:
+                raise UnknownWeightsError(f"{file.path} has SHA-256 {digest}, and not {file.digest}")
+
+    def _digest_of(self, file: _File) -> str:
+        with self._cache.alone(file.state, self._waits):
+            digest = self._cache.find(file.state)
+            if digest is None:
+                digest = sha256(file.path, self._has_read)
+                self._cache.keep(file.state, digest)
+        return digest
+
+    def _waits(self) -> bool:
+        self._has_read(0)
+        return time.monotonic() < self._waits_until
+
+    def _has_read(self, count: int) -> None:
+        if not self._is_wanted():
+            raise StoppedError
+        self._bytes += count
+        if time.monotonic() >= self._told_at + PROGRESS_S:
+            self._told_at = time.monotonic()
+            logger.info("kvferry: of %.1f GB of weights that %s names %.1f GB have been read", _gigabytes(self._files),
+                        digest_file.NAME, self._bytes / 1e9)

@@ -113,6 +113,7 @@ class Worker:
         self._poll()
         news, self._news = self._news, News(self._rank)
         news.adapters = self.adapters_changed()
+        news.healthy = self._node.healthy()
         return news
 
     # ---- between steps ----

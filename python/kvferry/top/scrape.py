@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvferry.metric_table import PREFIX
+from kvferry.metric_table import PREFIX, VLLM_PREFIX
 
 ANSWER_BYTES_MAX = 32 << 20
 SAMPLES_MAX = 100_000
@@ -74,8 +74,9 @@ def clean(text: str) -> str:
 
 def parse(text: str) -> list[Sample]:
     """kvferry's own samples. The rest, which may be much, is not looked at."""
-    own = [line for line in text.split("\n") if line.startswith((PREFIX, f"# TYPE {PREFIX}"))]
-    samples = [Sample(sample.name.removeprefix(PREFIX), {name: clean(value) for name, value in sample.labels.items()},
+    own = [line for line in text.split("\n")
+           if line.startswith((PREFIX, VLLM_PREFIX, f"# TYPE {PREFIX}", f"# TYPE {VLLM_PREFIX}"))]
+    samples = [Sample(sample.name.removeprefix(VLLM_PREFIX).removeprefix(PREFIX), {name: clean(value) for name, value in sample.labels.items()},
                       sample.value)
                for family in text_string_to_metric_families("\n".join(own[:SAMPLES_MAX]) + "\n")
                for sample in family.samples]

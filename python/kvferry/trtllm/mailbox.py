@@ -1,6 +1,6 @@
 """Where tickets come in, on the first rank of a decode engine: a socket of this user alone.
 
-    {"ticket": "kvf4.…", "hold_ms": 2000}       ──►
+    {"ticket": "kvf5.…", "hold_ms": 2000}       ──►
     {"token_ids": [1, 5, …], "at": null, …}     ──►
                                                 ◄──  {"tokens": 4096, "reason": ""}
 

@@ -3,7 +3,7 @@ it is known that they will not be, or `hold_ms` have passed.
 
 It never tokenises. It knows the ticket by a header, or the prompt by the token ids in the request's body:
 
-    x-kvferry-ticket: kvf4.…              what the router has
+    x-kvferry-ticket: kvf5.…              what the router has
     x-kvferry-producer: p-host:7301       which prefill engine is to be asked, if it is not all
     {"prompt": [1, 5, …]}                 /v1/completions
     {"prompt_token_ids": [1, 5, …]}       /v1/chat/completions, as TensorRT-LLM's own orchestrator sends it

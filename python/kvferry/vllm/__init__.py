@@ -6,7 +6,7 @@
 
 (with "kv_connector_module_path": "kvferry.vllm" where vLLM's plugins are switched off)
 
-and, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
+and, there, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
 
 Every decision is made in the C library; kvferry.engine holds what any engine needs, and these modules translate between
 its words and vLLM's. seam.py holds what vLLM does not promise to keep, and contract.py checks that it is still there.
@@ -35,17 +35,24 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _connector() -> type[KVFerryConnector]:
-    """VersionError, before an import fails: vLLM is too old."""
-    from vllm import __version__
+def log_as_vllm() -> None:
+    """vLLM's logger formats and shows what ours says. Before its first line: a logger remembers which levels it leaves out."""
     from vllm.logger import init_logger
 
     from kvferry.engine import log
+
+    log.logger.parent = init_logger("vllm.kvferry")
+
+
+def _connector() -> type[KVFerryConnector]:
+    """VersionError, before an import fails: vLLM is too old."""
+    from vllm import __version__
+
     from kvferry.vllm_plugin import make_known
 
     from . import versions
 
-    log.logger.parent = init_logger("vllm.kvferry")  # which formats and shows what it says
+    log_as_vllm()
     versions.check(__version__)
     make_known()  # vLLM's MultiConnector finds its children's statistics by name, also where plugins are switched off
     from .connector import KVFerryConnector

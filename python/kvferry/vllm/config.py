@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm import envs
@@ -11,13 +14,17 @@ from kvferry import Node
 from kvferry.engine import config
 from kvferry.engine.config import ConfigError, Options, option_text
 from kvferry.engine.consumer import InFlight
+from kvferry.engine.drain import GRACE_MS, GRACE_MS_MAX
+from kvferry.engine.weights import READ, TRUST, WEIGHTS_DIGEST, WEIGHTS_ID
+from kvferry.key import read_keys
+from kvferry.metric_table import PREFIX, VLLM_PREFIX
 from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
 
 from . import seam
-from .groups import Groups
+from .groups import LONGEST_PROMPT, Groups
 from .identity import identity_fields
 from .layout import SCATTERED, ranks_of
-from .weights import WEIGHTS_ID, Weights, weights_of
+from .weights import Weights, weights_of
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
@@ -31,9 +38,12 @@ LOADS_IN_FLIGHT_DEFAULT = 256
 LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
 KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
-OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED, KEEP_WEIGHTS)
+DRAIN_GRACE = "drain_grace_ms"  # how long an engine that leaves takes new prompts
+METRICS_PREFIX = "metrics_prefix"  # what the names of metrics begin with
+OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, WEIGHTS_DIGEST, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED,
+                KEEP_WEIGHTS, DRAIN_GRACE, METRICS_PREFIX)
 """Options that are not the library's."""
-_ERROR = 'its client gets an error: with --middleware kvferry.vllm.KVErrors why and when to retry, else "Internal server error"'
+_ERROR = "its client gets an error, and behind vLLM's API server why and when to retry"
 FAILED_LOAD = {
     "recompute": "the missing blocks are computed here, and its client waits longer; it gets an error only where "
                  'recompute_budget_tokens_per_s is spent, or a rank is lost. To have errors instead, set that to "fail".',
@@ -104,6 +114,7 @@ def check_engine(vllm_config: VllmConfig, given: dict[str, Any]) -> list[str]:
         raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, and this engine's is on "
                           f"{current_platform.device_name}; vLLM's host buffers (kv_buffer_device) are not used either")
     transports_by_buffers(vllm_config)
+    prefix_of(given)
     if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
         raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
                           "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
@@ -143,10 +154,26 @@ def error_status_of(vllm_config: VllmConfig) -> int:
     return int(options_given(vllm_config).choice(ERROR_STATUS, "500", "503"))
 
 
+def prefix_of(given: dict[str, Any]) -> str:
+    """What the names of metrics begin with. Dynamo's worker shows only those of vLLM: it is known by its package, which the
+    process was started as."""
+    prefixes = (VLLM_PREFIX, PREFIX) if "dynamo.vllm" in sys.modules else (PREFIX, VLLM_PREFIX)
+    return Options(given, EXTRA).choice(METRICS_PREFIX, *prefixes)
+
+
+def pinned_per_block(kv_cache_config: KVCacheConfig) -> dict[str, float]:
+    """What a block under lease takes of the pool; a state stands for no number of tokens."""
+    groups = Groups(kv_cache_config)
+    block_bytes = groups.block_bytes()
+    tokens = 0.0 if groups.block_tokens == LONGEST_PROMPT else block_bytes / groups.bytes_per_token()
+    return {"pinned_bytes": block_bytes, "pinned_tokens": tokens}
+
+
 def loaded_weights(vllm_config: VllmConfig) -> Weights:
     """The weights that vLLM has just loaded."""
+    options_given(vllm_config).choice(WEIGHTS_DIGEST, READ, TRUST)
     try:
-        return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config.get(WEIGHTS_ID))
+        return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config)
     except ValueError as error:
         raise ConfigError(f"{EXTRA}: {error}") from error
 
@@ -158,6 +185,19 @@ def harmless_rpcs(vllm_config: VllmConfig) -> set[str]:
 
 def lease_wait_s(vllm_config: VllmConfig) -> float:
     return options_given(vllm_config).count(LEASE_WAIT, 0, least=0) / 1000
+
+
+def drain_grace_ms(vllm_config: VllmConfig) -> int:
+    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(DRAIN_GRACE, GRACE_MS))
+    if not given.isascii() or not given.isdigit() or int(given) > GRACE_MS_MAX:
+        raise ConfigError(f'{EXTRA}: {DRAIN_GRACE} = "{given}" is not allowed: it must be 0 to {GRACE_MS_MAX} ms')
+    return int(given)
+
+
+def keys_of(vllm_config: VllmConfig) -> list[bytes]:
+    """Those that the node has taken; none: it has none."""
+    file = options_given(vllm_config).of_library(OF_CONNECTOR).get("key_file") or os.environ.get("KVFERRY_KEY_FILE")
+    return read_keys(Path(file)) if file else []
 
 
 def in_flight(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> InFlight:

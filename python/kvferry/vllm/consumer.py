@@ -10,7 +10,7 @@ from vllm.v1.request import RequestStatus
 from kvferry import Error, _kvferry
 from kvferry.engine import consumer
 from kvferry.engine.consumer import DISCARDED, PREEMPTED, Arrival, Phase
-from kvferry.engine.errors import Failures
+from kvferry.engine.errors import Failures, stop_reason
 from kvferry.engine.log import limited
 from kvferry.engine.messages import LORA_CHANGED, NoIdentity
 from kvferry.engine.metrics import Counters
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kvferry import Node
     from kvferry._kvferry import Verdict
 
-OPENED_MAX = 8192
+OPENED_MAX = STOP_REASONS_MAX = 8192
 
 
 class Consumer(consumer.Consumer):
@@ -52,6 +52,7 @@ class Consumer(consumer.Consumer):
         self._loaded: set[str] = set()  # not finished yet
         self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
         self._opened: dict[int, None] = {}  # tickets that have been used here, oldest first
+        self.stop_reasons: dict[str, str] = {}  # of requests that are about to end with an error, oldest first
         self.refuses_for_now = False  # the engine is paused, or ends
         self.offloaders: list[Any] = []  # beside us in a MultiConnector
         self.defaults: dict[str, str] = {}  # options of requests that do not name them
@@ -218,8 +219,17 @@ class Consumer(consumer.Consumer):
         return request.status != RequestStatus.WAITING_FOR_REMOTE_KVS
 
     def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
-        seam.fail_request(self.scheduler, arrival.key, _kvferry.status_name(verdict.status),
-                          arrival.mistake or _kvferry.status_meaning(verdict.status), verdict.retry_after_ms > 0)
+        why = self.stop_reasons[arrival.key] = stop_reason(verdict)
+        if len(self.stop_reasons) > STOP_REASONS_MAX:
+            del self.stop_reasons[next(iter(self.stop_reasons))]
+        message = arrival.mistake or _kvferry.status_meaning(verdict.status)
+        seam.fail_request(self.scheduler, arrival.key, seam.MISTAKE if arrival.mistake else _kvferry.status_name(verdict.status),
+                          f"{message} ({why})", verdict.retry_after_ms > 0)
+
+    def say_why(self, outputs: Any) -> None:
+        """vLLM's answers of a step."""
+        if self.stop_reasons:
+            seam.set_stop_reasons(self.scheduler, outputs, self.stop_reasons)
 
     def keep(self, request: Request, tokens: int) -> None:
         request.num_computed_tokens = tokens

@@ -62,6 +62,7 @@ SECOND_RUNNER = "vllm.v1.worker.gpu.model_runner:GPUModelRunner."
 MIXIN = "vllm.v1.worker.kv_connector_model_runner_mixin:KVConnectorModelRunnerMixin."
 SECOND_CONNECTOR = "vllm.v1.worker.gpu.kv_connector:ActiveKVConnector."
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1."
+APP = "vllm.entrypoints.launchers.app"
 OFFLOADER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler:OffloadingConnectorScheduler"
 
 
@@ -79,7 +80,10 @@ def _order(name: str, why: str, says: str, needs: str = "", is_guard: bool = Tru
 
 ENDS = "leases and loads end before"
 WOKEN = "an idle engine steps only when one of its leases has ended"
+STOP_REASONS = "requests that fail say why in their stop_reason"
+ERRORS_ADDED = "clients of vLLM's API server hear why requests fail without --middleware kvferry.vllm.KVErrors"
 LOADS_FIRST = "on GPUs, loads start before a step's forward and not behind it"
+SERVER_ENDS = "an API server says that its engine leaves, and that it ends"
 CONTRACT: tuple[Entry, ...] = (
     # ---- between steps: what ends leases and loads ----
     _call(CORE + "add_request", "the ranks and the scheduler are joined before the first request", "self", "request", "request_wave"),
@@ -101,6 +105,10 @@ CONTRACT: tuple[Entry, ...] = (
            is_guard=False),
     _order("vllm.v1.engine.core:EngineCoreProc._process_input_queue", WOKEN, r"while not self\.has_work\(\)(?s:.*)self\.input_queue\.get\(",
            is_guard=False),
+    # ---- API servers ----
+    _order("vllm.entrypoints.launchers.launcher:serve_http", SERVER_ENDS,
+           r"engine_client = app\.state\.engine_client(?s:.*)engine_client\.shutdown(?s:.*)server\.should_exit = True", is_guard=False),
+    _fields("vllm.config:KVTransferConfig", SERVER_ENDS, "engine_id", is_guard=False),
     # ---- vLLM's blocks ----
     _call(MANAGER + ".free", "blocks of an ended request go back once its load is released", "self", "request"),
     _call(MANAGER + ".pop_blocks_for_free", "blocks under a load are kept from reuse", "self", "request"),
@@ -131,6 +139,11 @@ CONTRACT: tuple[Entry, ...] = (
     _order(SCHEDULER + ".update_from_output", "requests that fail are ended there with an error, wherever they are",
            r"(set\(self\.grammar_compile_error_reqs\)\s+self\.grammar_compile_error_reqs\.clear\(\)"
            r"|= self\.grammar_compile_error_reqs\s+self\.grammar_compile_error_reqs = \{\})(?s:.*)FINISHED_ERROR"),
+    _call(SCHEDULER + ".update_from_output", STOP_REASONS, "self", "scheduler_output", "model_runner_output", is_guard=False),
+    _fields("vllm.v1.engine:EngineCoreOutput", STOP_REASONS, "request_id", "stop_reason", is_guard=False),
+    _fields("vllm.v1.engine:EngineCoreOutputs", STOP_REASONS, "outputs", is_guard=False),
+    _order("vllm.v1.engine.output_processor:OutputProcessor.process_outputs", STOP_REASONS,
+           r"stop_reason = engine_core_output\.stop_reason", is_guard=False),
     _call(SCHEDULER + ".set_pause_state", "an engine whose pause has failed goes on", "self", "pause_state"),
     _fields(SCHEDULER, "an engine whose pause has failed goes on", "pause_state"),
     _order(SCHEDULER + ".has_requests", "steps go on while has_pending_push_work()", r"has_pending_push_work\(\)"),
@@ -213,6 +226,11 @@ CONTRACT: tuple[Entry, ...] = (
           "self", "model_name_or_path", "subfolder", "revision", "fall_back_to_pt", "allow_patterns_overrides", is_guard=False),
     _call("vllm.v1.executor.abstract:Executor.__init__", "files of weights are read beside vLLM's load, and not after it",
           "self", "vllm_config", is_guard=False),
+    # ---- API servers ----
+    _call("vllm.engine.arg_utils:EngineArgs.create_engine_config", ERRORS_ADDED, "self", "usage_context", "headless",
+          is_guard=False),
+    _call(APP + ":init_entrypoints_middleware", ERRORS_ADDED, "args", "app", "supported_tasks", is_guard=False),
+    _order(APP + ":build_app", ERRORS_ADDED, r"\binit_entrypoints_middleware\(args, app, supported_tasks\)", is_guard=False),
     # ---- LoRA adapters ----
     _call(CORE + "add_lora", "an adapter's content is read when it is loaded", "self", "lora_request", needs=LORA),
     _call(CORE + "remove_lora", "an adapter's content is forgotten", "self", "lora_id", needs=LORA),
@@ -281,6 +299,10 @@ def troubles(is_concerned: Callable[[Entry], bool] = lambda entry: True) -> list
 def is_loaded(entry: Entry) -> bool:
     """Its module is in memory: to look at it is cheap, and a module that is not cannot be used."""
     return entry.module in sys.modules
+
+
+def lacks(feature: str) -> bool:
+    return bool(troubles(lambda entry: entry.why == feature and is_loaded(entry)))
 
 
 def features_of(vllm_config: VllmConfig) -> set[str]:

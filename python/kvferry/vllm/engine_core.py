@@ -53,16 +53,39 @@ def end_transfers(engine: Any, side: Scheduler, loads: bool) -> None:
 
     TransfersError: a rank has not confirmed. A worker that does not answer at all holds up its engine here as in any
     step: an answer that comes after a timeout would be taken for that of vLLM's next call."""
+    left = _end_transfers(engine, side, loads)
+    if left:
+        raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
+
+
+def _end_transfers(engine: Any, side: Scheduler, loads: bool) -> str:
+    """What some rank has not confirmed; "" if there is none."""
     if side.stopped:
         side.stop("end_transfers")
     ending = side.ending(loads)
     if not ending.leases and not ending.loads:
-        return
+        return ""
     side.take(seam.on_all_workers(engine, on_worker, "end_transfers", ending))
     left = side.not_ended(ending)
-    if left:
-        raise TransfersError(f"kvferry: not all ranks have ended their transfers in time: {left}")
-    seam.receive(seam.scheduler_of(engine), side.settle())  # there may be no step
+    if not left:
+        seam.receive(seam.scheduler_of(engine), side.settle())  # there may be no step
+    return left
+
+
+def _end_disproved(engine: Any, side: Scheduler) -> None:
+    """What was lent and loaded is of weights that nobody knows: nothing more is used of it. Nothing is taken from vLLM, so that
+    a rank may confirm later."""
+    if not side.has_other_weights:
+        return
+    with all_of(side, "weights_disproved"):
+        side.weights_disproved()
+        left = _end_transfers(engine, side, loads=True)
+        side.unload_waiting()
+        if not left and seam.recompute_all(seam.scheduler_of(engine), others=not _alone(engine)):
+            side.cache_is_empty()
+        else:
+            logger.warning("kvferry: the prefix cache, which may hold blocks of other weights, has not been reset (%s): POST "
+                           "/reset_prefix_cache?reset_running_requests=true", left or "another connector uses blocks")
 
 
 # ---- around vLLM's methods ----
@@ -80,6 +103,7 @@ def _join(engine: Any, side: Scheduler) -> None:
 
 def _add_request(engine: Any, side: Scheduler, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
     _join(engine, side)  # an engine without a process of its own
+    _end_disproved(engine, side)
     call(engine, *args, **kwargs)
 
 
@@ -135,6 +159,7 @@ def _unpause(engine: Any, side: Scheduler, paused: bool, state: Any) -> None:
 def _handle_shutdown(engine: Any, side: Scheduler, call: Callable[..., bool]) -> bool:
     """vLLM calls it before each step, and before the first request."""
     _join(engine, side)
+    _end_disproved(engine, side)
     with all_of(side, "_handle_shutdown"):
         if seam.is_shutting_down(engine):
             side.shutting_down()
@@ -159,6 +184,7 @@ def _sleep(engine: Any, side: Scheduler, call: Callable[..., Any], level: int = 
 def _collective_rpc(engine: Any, side: Scheduler, call: Callable[..., Any], method: Any, timeout: float | None = None,
                     args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
     _join(engine, side)
+    _end_disproved(engine, side)
     name = method if isinstance(method, str) else f"{getattr(method, '__name__', 'a function')}()"  # none of vLLM's calls
     if isinstance(method, str) and side.keeps_weights(name):
         return _with_look(engine, side, call, method, timeout, args, kwargs)
@@ -225,6 +251,15 @@ def _set_weight_version(engine: Any, side: Scheduler, call: Callable[..., None],
         side.weights_named(weight_version)
 
 
+def _update_from_output(call: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Of the scheduler: a step's answers."""
+    outputs = call(scheduler, *args, **kwargs)
+    connector = _own(seam.connector_of(scheduler))
+    if connector is not None:
+        connector._scheduler.say_why(outputs)
+    return outputs
+
+
 WRAPPERS: dict[str, Callable[..., Any]] = {
     "add_request": _add_request,
     "reset_prefix_cache": _reset_prefix_cache,
@@ -256,3 +291,4 @@ def install(vllm_config: VllmConfig) -> None:
     has = features_of(vllm_config)
     wanted = {name: _for_ours(around) for name, around in WRAPPERS.items() if NEEDED_BY.get(name) in (None, *has)}
     seam.wrap_engine_core(wanted, OPTIONAL)
+    seam.wrap_answers(_update_from_output)

@@ -140,6 +140,10 @@ class Groups:
         alike = all(size == self.block_tokens for size in sizes)
         return {"block_tokens": str(self.block_tokens), "group_block_tokens": "" if alike else ",".join(map(str, sizes))}
 
+    def block_bytes(self) -> int:
+        """Of a rank: what a block of the pool takes, which all groups share."""
+        return max(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in self._groups)
+
     def bytes_per_token(self) -> float:
         """Of a rank at most. A state counts as if it were one of a block's tokens."""
         return sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) / (self.block_tokens if is_state(group) else size)

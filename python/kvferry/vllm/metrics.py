@@ -10,6 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 from kvferry.engine.metrics import Data, Prometheus, merge_data, no_data, summary
 
+from .config import prefix_of
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import PromMetric, PromMetricT
@@ -42,7 +44,8 @@ class PromMetrics(KVConnectorPromMetrics):
                  labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._metrics = Prometheus(metric_types[Counter], metric_types[Gauge], metric_types[Histogram], self._labelnames,
-                                   self.per_engine_labelvalues)
+                                   self.per_engine_labelvalues,
+                                   prefix_of(vllm_config.kv_transfer_config.kv_connector_extra_config))
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         self._metrics.observe(Stats(data=transfer_stats_data).data, engine_idx)

@@ -1,4 +1,5 @@
-"""`vllm serve --middleware kvferry.vllm.KVErrors`; and by which names vLLM's API servers know an engine's requests."""
+"""What the plugin adds to vLLM's API servers (or `--middleware kvferry.vllm.KVErrors`), and by which names these know an
+engine's requests."""
 
 from __future__ import annotations
 
@@ -15,6 +16,15 @@ class KVErrors(middleware.KVErrors):
     def request_id_of(self, scope: middleware.Message) -> str | None:
         metadata = scope["state"].get("request_metadata")
         return None if metadata is None else metadata.request_id
+
+    def engine_of(self, scope: middleware.Message) -> str | None:
+        from . import seam
+        return seam.engine_of_server(scope["app"]) if "app" in scope else None
+
+    def watch(self, scope: middleware.Message) -> None:
+        from . import seam
+        if "app" in scope:
+            seam.watch_shutdown(scope["app"], self.front.server_ends)
 
 
 class Failures(errors.Failures):

@@ -29,7 +29,10 @@ NAME_CHARACTERS_MAX = 1024
 DEPTH_MAX = 32
 
 OPTIONS = "kvferry_options"
-"""The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}."""
+"""The field of kv_transfer_params in which a request may differ from its decode engine: {"policy": "fail"}. Or the same as
+JSON text in vllm_xargs, which routers leave alone that overwrite kv_transfer_params."""
+OPTIONS_CHARACTERS_MAX = 512
+"""Of that text; so it is not nested too deep either."""
 
 
 def wants_handover(request: Request) -> bool:
@@ -48,7 +51,21 @@ def ticket_of(request: Request) -> str | None:
 
 def options_of(request: Request) -> dict[str, str]:
     """ValueError: they are not of the form {name: value}."""
-    options = (request.kv_transfer_params or {}).get(OPTIONS) or {}
+    more = request.sampling_params.extra_args if request.sampling_params is not None else None
+    return _options(_of_text((more or {}).get(OPTIONS, ""))) | _options((request.kv_transfer_params or {}).get(OPTIONS))
+
+
+def _of_text(given: object) -> object:
+    if not isinstance(given, str) or len(given) > OPTIONS_CHARACTERS_MAX:
+        raise ValueError(f"in vllm_xargs they are JSON text of at most {OPTIONS_CHARACTERS_MAX} characters")
+    try:
+        return json.loads(given or "{}")
+    except ValueError:
+        return given
+
+
+def _options(given: object) -> dict[str, str]:
+    options = given or {}
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
         raise ValueError("not an object of names and values")
     return {name: option_text(value) for name, value in options.items()}

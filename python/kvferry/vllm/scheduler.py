@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
@@ -12,12 +14,24 @@ from vllm.v1.request import RequestStatus
 from kvferry.engine import messages
 from kvferry.engine.boundary import NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
+from kvferry.engine.drain import Drain, Look
 from kvferry.engine.log import logger
 from kvferry.engine.metrics import Counters
+from kvferry.engine.questions import Questions
 from kvferry.engine.wakeup import Listener
 
 from . import seam, updates
-from .config import KEEP_WEIGHTS, error_status_of, harmless_rpcs, loaded_weights, open_node, policy_of
+from .config import (
+    KEEP_WEIGHTS,
+    drain_grace_ms,
+    error_status_of,
+    harmless_rpcs,
+    keys_of,
+    loaded_weights,
+    open_node,
+    pinned_per_block,
+    policy_of,
+)
 from .consumer import Consumer
 from .contract import WOKEN
 from .engine_core import install
@@ -26,6 +40,7 @@ from .producer import Producer
 from .requests import Prompts, drop_params, mistake_in
 
 if TYPE_CHECKING:
+    from kvferry import Node
     from vllm.config import VllmConfig
     from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -55,6 +70,12 @@ class News(KVConnectorWorkerMetadata):
         return News(self.ranks + other.ranks)
 
 
+def peers_in_trouble(node: Node) -> list[str]:
+    """A line each: what does not answer now. They may be elsewhere's trouble."""
+    return [f"peer {peer.address}: {path.name}: not tried for now ({path.cause or 'no answer'})"
+            for peer in node.peers() for path in peer.paths if path.breaker]
+
+
 def _nothing(*_: Any) -> None:
     """The answer of a side that is stopped, or of a hook whose request is given up."""
 
@@ -73,7 +94,8 @@ class Scheduler(Control):
         self._prompts = prompts = Prompts(vllm_config, self._weights)
         super().__init__(node, Producer(node, prompts, counters, vllm_config, kv_cache_config),
                          Consumer(node, prompts, counters, failures, vllm_config, kv_cache_config), failures, counters,
-                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": len(features_off)})
+                         {"draft_layers_not_carried": drafts_left_out, "vllm_features_off": len(features_off)},
+                         pinned_per_block(kv_cache_config))
         self._can_be_woken = WOKEN not in features_off
         self._listener: Listener | None = None
         self._steps = self._steps_told = 0
@@ -87,6 +109,12 @@ class Scheduler(Control):
         self._alone = True
         self._loads_first = False
         self._pool: seam.Pool | None = None
+        self._unhealthy: set[int] = set()  # ranks
+        self._ask_ranks: Callable[[], None] = lambda: None
+        self._drain: Drain | None = None
+        self._questions: Questions | None = None
+        self._begin_to_answer = partial(self._open_questions, vllm_config.kv_transfer_config.engine_id,
+                                        drain_grace_ms(vllm_config), keys_of(vllm_config))
         install(vllm_config)
 
     def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
@@ -107,7 +135,31 @@ class Scheduler(Control):
         self._keep_weights |= keep_weights
         self._alone = seam.siblings_of(scheduler.connector) is None
         self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
+        self._begin_to_answer()
         self.joined = True
+
+    def _open_questions(self, engine: str, grace_ms: int, keys: list[bytes]) -> None:
+        folder = self._failures.folder
+        if folder is None:
+            return  # which the log has said
+        try:
+            self._drain = Drain(folder, engine, grace_ms, keys, self._look)
+            self._questions = Questions(folder, self._drain.answer)
+        except OSError as error:
+            logger.warning("kvferry: `kvferry drain` and `kvferry ready` do not find this engine: %s", error)
+
+    def _look(self) -> Look:
+        """In a thread of its own."""
+        why_not = []
+        if self._weights.digest is None:
+            why_not.append("the weights have no identity, or none yet: no tickets and no loads")
+        if self.stopped:
+            why_not.append("transfers are stopped after an internal error, which the log has: start the engine anew")
+        if self._unhealthy:
+            why_not.append(f"rank {', '.join(map(str, sorted(self._unhealthy)))}: a load is not released in time, or its device is "
+                           "lost: replace the engine")
+            self._ask_ranks()  # it may be over, and an idle engine would not hear of it
+        return Look(len(self._scheduler.requests), self._producer.leases, why_not, peers_in_trouble(self._node))
 
     def be_woken(self, wake: Callable[[], None], tell_ranks: Callable[[bytes], bool]) -> None:
         """From now on an idle engine need not be stepped while its leases are out. tell_ranks() has each rank say, to this
@@ -116,9 +168,11 @@ class Scheduler(Control):
             self._producer.has_news = True
             wake()
         if self._can_be_woken:
+            self._ask_ranks = step
             self._listener = Listener(self._needs_step, step)
             self._listener.start(tell_ranks(self._listener.address))
             self._producer.is_woken = True
+            self._weights.on_disproved(step)
 
     def _needs_step(self, told: bool) -> bool:
         """If a rank has news of a lease; and once more after the last step, since gauges are as old as it. More often would
@@ -209,12 +263,18 @@ class Scheduler(Control):
     def _receive(self, output: KVConnectorOutput, keys: set[str]) -> None:
         output.finished_recving = self._consumer.told(keys | (output.finished_recving or set()))
 
+    @of_all(lambda side, outputs: None)
+    def say_why(self, outputs: Any) -> None:
+        """These answers of a step are about to go out."""
+        self._consumer.say_why(outputs)
+
     def take(self, news: Iterable[messages.News]) -> None:
         for one in news:
             if one.stopped:
                 self.stop(f"rank {one.rank}: {one.stopped}")
                 return
             self._prompts.adapters.take(one.rank, one.adapters)
+            (self._unhealthy.discard if one.healthy else self._unhealthy.add)(one.rank)
             super().take([one])
 
     def settle(self) -> set[str]:
@@ -252,8 +312,11 @@ class Scheduler(Control):
         seam.receive(self._scheduler, self._take_given_back())
 
     def close(self) -> None:
+        if self._questions is not None:
+            self._questions.close()
         if self._listener is not None:
             self._listener.close()
+        self._weights.close()
         super().close()
 
     # ---- between steps: engine_core.py ----
@@ -279,11 +342,24 @@ class Scheduler(Control):
         """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
         waits is of the old ones."""
         self._say_once(call)
-        self._weights_change = self._prompts.cache_is_old = True
         self._update_is_open |= call in updates.UPDATE
+        self._forget_weights()
+
+    def _forget_weights(self) -> None:
+        self._weights_change = self._prompts.cache_is_old = True
         self._weights.forget()
         self._producer.forget_started()
         self._consumer.forget_waiting()
+
+    @property
+    def has_other_weights(self) -> bool:
+        """They are not those that a file of digests has named: until weights_disproved()."""
+        return self._weights.is_disproved
+
+    def weights_disproved(self) -> None:
+        """From now on no ticket and no load, until weights are loaded and read, or sent with a name."""
+        self._counters.add("weights_digest_mismatches", "")
+        self._forget_weights()
 
     def _say_once(self, call: str) -> None:
         if call in CHANGE_WEIGHTS or call in self._said or len(self._said) == SAID_MAX:
@@ -338,6 +414,9 @@ class Scheduler(Control):
 
     def shutting_down(self) -> None:
         """vLLM lets its requests end, and takes no more."""
+        if self._drain is not None:
+            with suppress(OSError):  # its API server knows
+                self._drain.begin(0)
         self._consumer.refuses_for_now = self._producer.drains = True
 
     def aborting(self) -> None:

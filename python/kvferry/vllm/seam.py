@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import vllm
 from vllm.distributed.kv_transfer.kv_transfer_state import get_kv_transfer_group
 
 from kvferry.engine.log import logger
-from kvferry.engine.wrapping import wrap_methods
+from kvferry.engine.wrapping import wrap, wrap_methods
 
 from . import contract, versions
 from .contract import ContractError
@@ -78,6 +79,30 @@ def wrap_engine_core(wrappers: dict[str, Callable[..., Any]], optional: Collecti
 def wrap_adapter_loads(wrappers: dict[str, Callable[..., Any]]) -> None:
     from vllm.lora.worker_manager import WorkerLoRAManager
     wrap_methods(WorkerLoRAManager, wrappers)
+
+
+def wrap_answers(around: Callable[..., Any]) -> None:
+    """Of the scheduler's step, if requests can say there why they have failed."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+    if not contract.lacks(contract.STOP_REASONS):
+        wrap_methods(Scheduler, {"update_from_output": around})
+
+
+def add_to_api_server(middleware: type) -> None:
+    """To the application that this process is about to make, if it is an API server's: around all that is there, as
+    --middleware would. May be called again."""
+    module: Any = sys.modules.get(contract.APP)
+    if module is None:
+        return
+    if contract.lacks(contract.ERRORS_ADDED):
+        say_off(contract.ERRORS_ADDED)
+        return
+
+    def make_and_add(make: Callable[..., None], args: Any, app: Any, supported_tasks: Any) -> None:
+        make(args, app, supported_tasks)
+        app.add_middleware(middleware)
+    if not hasattr(module.init_entrypoints_middleware, "of_kvferry"):
+        module.init_entrypoints_middleware = wrap(module.init_entrypoints_middleware, make_and_add)
 
 
 # ---- its engine, between steps ----
@@ -147,6 +172,10 @@ def start_loads_first(scheduler_output: SchedulerOutput) -> None:
     scheduler_output.has_sync_kv_loads = True
 
 
+MISTAKE = "validation_error"
+"""The code of an error that vLLM takes for its client's: HTTP 400."""
+
+
 def fail_request(scheduler: Scheduler, key: str, code: str, message: str, retryable: bool) -> None:
     """Ends it with an error at the end of the step."""
     errors: Any = scheduler.grammar_compile_error_reqs
@@ -155,6 +184,15 @@ def fail_request(scheduler: Scheduler, key: str, code: str, message: str, retrya
         errors[key] = RequestError(code=code, message=message, retryable=retryable)
     else:
         errors.add(key)
+
+
+def set_stop_reasons(scheduler: Scheduler, outputs: Any, reasons: dict[str, str]) -> None:
+    """Of a step's answers those to requests that have failed get theirs; what is left are those that end in the next step."""
+    for output in itertools.chain.from_iterable(of_client.outputs for of_client in outputs.values()):
+        if output.request_id in reasons:
+            output.stop_reason = reasons.pop(output.request_id)
+    for key in reasons.keys() - set(scheduler.grammar_compile_error_reqs):
+        del reasons[key]
 
 
 def receive(scheduler: Scheduler, keys: Iterable[str]) -> None:
@@ -174,6 +212,14 @@ def loaded_and_waiting(scheduler: Scheduler) -> list[Request]:
 def reset_prefix_cache(scheduler: Scheduler, others: bool) -> bool:
     """With `others` that of all connectors, too. False: some request uses a block."""
     return bool(scheduler.reset_prefix_cache(reset_connector=others))
+
+
+def recompute_all(scheduler: Scheduler, others: bool) -> bool:
+    """The same, and requests that run give their blocks up and are computed anew. False: another connector's load uses one."""
+    try:
+        return bool(scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=others))
+    except RuntimeError:
+        return False
 
 
 def offloaders_of(connector: Any) -> list[Any]:
@@ -357,6 +403,28 @@ def draft_layers(config: KVCacheConfig) -> set[str]:
 def returns_routed_experts(vllm_config: VllmConfig) -> bool:
     outputs = getattr(vllm_config, "aux_output_config", None) or vllm_config.model_config
     return bool(getattr(outputs, "enable_return_routed_experts", False))
+
+
+# ---- an API server ----
+
+def engine_of_server(app: Any) -> str | None:
+    """The id of the engine behind it, by which its scheduler knows itself, too; None: there is none, or not yet."""
+    client = getattr(app.state, "engine_client", None)
+    transfer = client.vllm_config.kv_transfer_config if client is not None else None
+    return transfer.engine_id if transfer is not None else None
+
+
+def watch_shutdown(app: Any, begins: Callable[[], None]) -> None:
+    """Has it called when the server has been asked to end, before anything is taken down."""
+    client = getattr(app.state, "engine_client", None)
+    if client is None:
+        return
+    shut_down = client.shutdown
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        begins()
+        return shut_down(*args, **kwargs)
+    client.shutdown = watched
 
 
 # ---- LoRA adapters ----

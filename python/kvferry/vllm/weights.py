@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from kvferry.engine import weights
-from kvferry.engine.weights import WEIGHTS_ID, UnknownWeightsError
+from kvferry.engine.weights import TRUST, WEIGHTS_DIGEST, WEIGHTS_ID, UnknownWeightsError
 
 from . import seam
 
@@ -37,8 +38,8 @@ def loaded_files(model: ModelConfig, load: LoadConfig) -> list[Path]:
 
 
 class Weights(weights.Weights):
-    def __init__(self, model: ModelConfig, load: LoadConfig, given: object = None) -> None:
-        super().__init__(self._find_files, given)
+    def __init__(self, model: ModelConfig, load: LoadConfig, given: object = None, trusts: bool = False) -> None:
+        super().__init__(self._find_files, given, trusts)
         self._model = model
         self._load: LoadConfig | None = load
 
@@ -72,17 +73,21 @@ _begun: dict[int, Weights] = {}
 """By the id of vLLM's ModelConfig, which lives as long as the process."""
 
 
-def begin_beside_load(vllm_config: VllmConfig, given: object) -> None:
-    """To be called before vLLM loads the model. ValueError: it is no name."""
-    made = _begun[id(vllm_config.model_config)] = Weights(vllm_config.model_config, vllm_config.load_config, given)
+def _made(vllm_config: VllmConfig, options: Mapping[str, Any]) -> Weights:
+    return Weights(vllm_config.model_config, vllm_config.load_config, options.get(WEIGHTS_ID), options.get(WEIGHTS_DIGEST) == TRUST)
+
+
+def begin_beside_load(vllm_config: VllmConfig, options: Mapping[str, Any]) -> None:
+    """To be called before vLLM loads the model, with the connector's options. ValueError: its name is none."""
+    made = _begun[id(vllm_config.model_config)] = _made(vllm_config, options)
     made.begin()
 
 
-def weights_of(vllm_config: VllmConfig, given: object) -> Weights:
+def weights_of(vllm_config: VllmConfig, options: Mapping[str, Any]) -> Weights:
     """To be called when vLLM has loaded the model. ValueError: as above."""
     made = _begun.get(id(vllm_config.model_config))
     if made is None:
-        made = Weights(vllm_config.model_config, vllm_config.load_config, given)
+        made = _made(vllm_config, options)
         made.begin(int(psutil.Process().create_time() * 1e9))  # nothing can have been loaded before
     made.loaded()
     return made

@@ -50,17 +50,23 @@ typedef struct kvf_tcp_memory {
   kvf_paging *pages;
 } kvf_tcp_memory;
 
+typedef struct kvf_tcp_listener {
+  kvf_tcp_source source;
+  int fd; /* -1: does not listen */
+} kvf_tcp_listener;
+
+#define KVF_TCP_LISTENERS_MAX 2
+
 struct kvf_tcp {
   kvf_driven driven; /* the lock of its commands guards the next two too */
   bool has_memory;
   bool has_checksums; /* of the memory */
   kvf_address listen; /* constant; port 0: does not listen */
 
-  int listener_fd; /* -1: does not listen */
-  kvf_tcp_source listener;
-  uint64_t accept_again_ns; /* KVF_TIME_NEVER: is accepting */
-  uint64_t stuck_at_ns;     /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
-  bool is_bulk;             /* the last thing to do was for a chunk that is not copied, but sent from its blocks */
+  kvf_tcp_listener listeners[KVF_TCP_LISTENERS_MAX]; /* of an address, or one of each family, at the same port */
+  uint64_t accept_again_ns;                          /* KVF_TIME_NEVER: is accepting */
+  uint64_t stuck_at_ns; /* when a connection may have taken nothing for too long; KVF_TIME_NEVER: none can */
+  bool is_bulk;         /* the last thing to do was for a chunk that is not copied, but sent from its blocks */
   uint64_t yield_again_ns;
   kvf_tcp_memory *memory;
   kvf_list greeting;   /* connections that have not proved their key, oldest first */

@@ -382,7 +382,7 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
     close_stuck(tcp);
   }
   if (tcp->accept_again_ns <= tcp->driven.now_ns) {
-    bool waits = kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN);
+    bool waits = kvf_tcp_watch_listeners(tcp, EPOLLIN);
     tcp->accept_again_ns = waits ? KVF_TIME_NEVER : kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
   }
   while (!kvf_list_is_empty(&tcp->greeting)) {
@@ -650,19 +650,30 @@ static void count_reset(kvf_tcp *tcp, const kvf_address *peer)
   tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
 }
 
+bool kvf_tcp_watch_listeners(kvf_tcp *tcp, uint32_t events)
+{
+  bool is_watched = true;
+  for (size_t i = 0; i < KVF_TCP_LISTENERS_MAX; i++) {
+    kvf_tcp_listener *listener = &tcp->listeners[i];
+    is_watched = is_watched && (listener->fd < 0 || kvf_tcp_watch(tcp, listener->fd, &listener->source, events));
+  }
+  return is_watched;
+}
+
 static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 {
+  const int listener = KVF_CONTAINER_OF(source, kvf_tcp_listener, source)->fd;
   (void)events;
   for (int i = 0; i < KVF_TCP_ACCEPTS_MAX; i++) {
     kvf_address peer;
-    int fd = kvf_socket_accept(tcp->listener_fd, &peer);
+    int fd = kvf_socket_accept(listener, &peer);
     if (fd >= 0) {
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       /* The listener stays readable: look away for a while, rather than to spin. */
       kvf_driven_log(&tcp->driven, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s",
                      strerror(errno));
-      if (kvf_tcp_watch(tcp, tcp->listener_fd, source, 0)) {
+      if (kvf_tcp_watch_listeners(tcp, 0)) {
         tcp->accept_again_ns = kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
       }
       return;
@@ -677,8 +688,9 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 
 void kvf_tcp_server_init(kvf_tcp *tcp)
 {
-  tcp->listener_fd = -1;
-  tcp->listener.ready = accept_ready;
+  for (size_t i = 0; i < KVF_TCP_LISTENERS_MAX; i++) {
+    tcp->listeners[i] = (kvf_tcp_listener){.source.ready = accept_ready, .fd = -1};
+  }
   tcp->accept_again_ns = KVF_TIME_NEVER;
   tcp->stuck_at_ns = KVF_TIME_NEVER;
   kvf_list_init(&tcp->greeting);

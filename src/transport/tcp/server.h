@@ -40,6 +40,8 @@ typedef struct kvf_tcp_conn {
 } kvf_tcp_conn;
 
 void kvf_tcp_server_init(kvf_tcp *tcp);
+/* EPOLLIN: for who wants to connect, at each address; 0: for nobody. False: the system does not. */
+KVF_MUST_USE bool kvf_tcp_watch_listeners(kvf_tcp *tcp, uint32_t events);
 /* Closes connections that were too slow to prove their key, or to take what they asked for. Returns when to call again.
  */
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp);

@@ -3,6 +3,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -106,6 +107,52 @@ static bool tcp_assist(kvf_transport *transport)
 
 /* ---- open and close ---- */
 
+#define TRIES_MAX 64 /* to find a port that is free at both addresses, where any will do */
+
+/* At the first port from address.port on that is free, at both addresses if there are two. */
+static kvf_status listen_at_both(kvf_tcp *tcp, kvf_address address, char *message)
+{
+  const kvf_transport_config *config = &tcp->driven.config;
+  const uint32_t timeout_ms = config->handshake_timeout_ms;
+  kvf_address other = config->listen_other;
+  kvf_address bound;
+  int *fds[] = {&tcp->listeners[0].fd, &tcp->listeners[1].fd};
+  for (int i = 0; i < TRIES_MAX || address.port != 0; i++) {
+    kvf_status status =
+        kvf_socket_listen_first(&address, config->data_port_last, timeout_ms, fds[0], &tcp->listen, message);
+    if (status != KVF_OK || other.port == 0) {
+      return status;
+    }
+    other.port = tcp->listen.port;
+    status = kvf_socket_listen(&other, timeout_ms, fds[1], &bound, message);
+    if (status != KVF_ADDRESS_IN_USE || tcp->listen.port == config->data_port_last) {
+      return status;
+    }
+    kvf_socket_close(*fds[0]);
+    *fds[0] = -1;
+    if (address.port != 0) {
+      address.port = (uint16_t)(tcp->listen.port + 1);
+    }
+  }
+  return KVF_ADDRESS_IN_USE;
+}
+
+static kvf_status listen_at(kvf_tcp *tcp, kvf_address address, char *message)
+{
+  const kvf_transport_config *config = &tcp->driven.config;
+  kvf_status status = listen_at_both(tcp, address, message);
+  if (status == KVF_ADDRESS_IN_USE && config->data_port_first > 0) {
+    char of_last[KVF_MESSAGE_BYTES_MAX];
+    (void)snprintf(of_last, sizeof(of_last), "%s", message);
+    return kvf_fail(status, message,
+                    "data_ports = %u-%u: no port of it is free; each rank takes as many as tcp_streams says (%u): name "
+                    "more of them; the last: %.100s",
+                    (unsigned)config->data_port_first, (unsigned)config->data_port_last, (unsigned)config->tcp_streams,
+                    of_last);
+  }
+  return status;
+}
+
 static kvf_status listen_on(kvf_tcp *tcp, char *message)
 {
   if (tcp->driven.config.listen[0] == '\0') {
@@ -116,17 +163,30 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   if (status != KVF_OK) {
     return status;
   }
-  address.port = 0;
-  status =
-      kvf_socket_listen(&address, tcp->driven.config.handshake_timeout_ms, &tcp->listener_fd, &tcp->listen, message);
+  address.port = tcp->driven.config.data_port_first;
+  status = listen_at(tcp, address, message);
   if (status != KVF_OK) {
     return status;
   }
   /* Accepted sockets inherit them; set here, they count for the window that the handshake agrees on. */
-  kvf_socket_set_buffers(tcp->listener_fd, tcp->driven.config.tcp_buffer_bytes);
-  return kvf_tcp_watch(tcp, tcp->listener_fd, &tcp->listener, EPOLLIN)
+  for (size_t i = 0; i < KVF_TCP_LISTENERS_MAX; i++) {
+    if (tcp->listeners[i].fd >= 0) {
+      kvf_socket_set_buffers(tcp->listeners[i].fd, tcp->driven.config.tcp_buffer_bytes);
+    }
+  }
+  return kvf_tcp_watch_listeners(tcp, EPOLLIN)
              ? KVF_OK
              : kvf_fail(KVF_SYSTEM, message, "tcp: no file descriptors: %s", strerror(errno));
+}
+
+static void close_listeners(kvf_tcp *tcp)
+{
+  for (size_t i = 0; i < KVF_TCP_LISTENERS_MAX; i++) {
+    if (tcp->listeners[i].fd >= 0) {
+      kvf_socket_close(tcp->listeners[i].fd);
+      tcp->listeners[i].fd = -1;
+    }
+  }
 }
 
 static void memory_free(kvf_tcp_memory *memory)
@@ -141,9 +201,7 @@ static void memory_free(kvf_tcp_memory *memory)
 
 static void destroy(kvf_tcp *tcp)
 {
-  if (tcp->listener_fd >= 0) {
-    kvf_socket_close(tcp->listener_fd);
-  }
+  close_listeners(tcp);
   kvf_driven_free(&tcp->driven);
   memory_free(tcp->memory);
   free(tcp);

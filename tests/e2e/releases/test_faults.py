@@ -34,7 +34,6 @@ FAILS_WITHIN_S = 3.5
 LONG_TOKENS = 1800
 """Of an answer behind which the next request waits."""
 ONE_AT_A_TIME = ("--max-num-seqs", "1")
-MIDDLEWARE = ("--middleware", "kvferry.vllm.KVErrors")
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 PAUSED_S = 1.0
 LIMIT_S = 30.0
@@ -52,7 +51,7 @@ def rig_of(version: str) -> Iterator[Callable[[str], Rig]]:
     base = on(kvferry(LEASE_S), version)
     base = replace(base, env={**base.env, **NO_SPINNING})
     decoders = [EngineSpec(policy, FAST, base.with_policy(policy), "nobind", D_BLOCKS, max_tokens=2048,
-                           args=(*MIDDLEWARE, *ONE_AT_A_TIME)) for policy in ("recompute", "fail")]
+                           args=ONE_AT_A_TIME) for policy in ("recompute", "fail")]
     prompts = [numbered_prompt(number, PROMPT_TOKENS) for number in range(PROMPTS)]
     with Stack([EngineSpec("P", FAST, base, "nobind", P_BLOCKS), *decoders], log_folder(f"releases-{version}"),
                with_router=False) as stack:

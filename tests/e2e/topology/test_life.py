@@ -158,7 +158,7 @@ def test_on_p_before_d_knows(rig: Rig) -> None:
     """P has published, and goes on generating: there is a lease, and no ticket yet."""
     asked = client.ask(rig.producer.url, rig.question, 300, client.ASK_FOR_TICKET, stream=True)
     assert asked.getresponse().read(10)
-    assert value(rig.producer, "kvferry_leases_live") > 0 and rig.producer.usage() > 0.0
+    assert value(rig.producer, "kvferry_leases_untaken") > 0 and rig.producer.usage() > 0.0
     asked.close()
     expect_blocks_back(rig)
 

@@ -97,7 +97,7 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 46);
+  assert_int_equal(count, 48);
   assert_null(kvf_option_at(UINT32_MAX));
 }
 
@@ -229,6 +229,33 @@ TEST(only_listening_takes_networks)
   const char *const bad[] = {"10.0.0.0/",  "10.0.0.0/8/8", "/8",         "[fd00::]/8",
                              "10.0.0.0/x", "fd00::/8-9",   "fd00::/8:80"};
   assert_only_listen_takes(good, sizeof(good) / sizeof(good[0]), bad, sizeof(bad) / sizeof(bad[0]));
+}
+
+TEST(data_ports_are_a_range)
+{
+  static const char *const good[] = {"", "1", "7100", "7100-7100", "7100-7199", "64512-65535", "1-1024"};
+  static const char *const bad[] = {
+      "0",      "0-5",       "-",           "7100-",          "-7100",     "7199-7100",
+      "1-1025", "65536",     "65535-65536", "7100-7199-7200", "7100:7199", "10.0.0.1:7100-7199",
+      " 7100",  "7100 - 71", "71O0"};
+  uint16_t first = 7;
+  uint16_t last = 8;
+  for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+    assert_set("data_ports", good[i]);
+  }
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    kvf_config config = defaults();
+    assert_int_equal(kvf_config_set(&config, "data_ports", bad[i], NULL), KVF_INVALID);
+    assert_false(kvf_ports_parse(bad[i], &first, &last));
+  }
+  assert_false(kvf_ports_parse("", &first, &last));
+  assert_int_equal(first, 7);
+  assert_int_equal(last, 8);
+  assert_true(kvf_ports_parse("7100", &first, &last));
+  assert_int_equal(first, 7100);
+  assert_int_equal(last, 7100);
+  assert_true(kvf_ports_parse("7100-7199", &first, &last));
+  assert_int_equal(last, 7199);
 }
 
 TEST(only_listening_has_ranges_of_ports)

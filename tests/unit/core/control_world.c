@@ -101,9 +101,11 @@ static void carry_effects(control_side *side)
       case KVF_EFFECT_DIAL:
         side->dial_wanted = true;
         side->dial_conn_id = effect.link.conn_id;
+        side->dial_address = effect.link.address;
         break;
       case KVF_EFFECT_OPEN_LINK:
         side->opened_link_id = effect.link.link_id;
+        side->link_address = effect.link.address;
         break;
       case KVF_EFFECT_CLOSE_LINK:
         side->closed_links++;

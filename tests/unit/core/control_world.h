@@ -22,6 +22,8 @@ typedef struct control_side {
   kvf_load_read last_read;
   bool dial_wanted;
   uint64_t dial_conn_id;
+  kvf_address dial_address;
+  kvf_address link_address;
   bool hung_up;
   uint32_t log_lines;
   char last_log[256];

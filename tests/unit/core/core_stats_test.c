@@ -98,10 +98,15 @@ WORLD_TEST(a_load_is_counted_on_both_sides)
   assert_stat(producer, "sessions_open", "", 1);
   assert_stat(producer, "leases_published", "", 1);
   assert_stat(producer, "leases_live", "", 1);
+  assert_stat(producer, "leases_untaken", "", 1);
+  assert_true(stat_of(producer, "leases_untaken", "")->gauge);
   assert_stat(producer, "leases_reserved", "", 1);
+  assert_stat(producer, "lease_blocks", "", POSITIONS);
+  assert_true(stat_of(producer, "lease_blocks", "")->gauge);
   assert_int_equal(kvf_core_lease_end(&world.producers[0].core, world.now_ns, &ticket.lease), KVF_OK);
   ranks_settle();
   assert_stat(producer, "leases_live", "", 0);
+  assert_stat(producer, "leases_untaken", "", 0);
   assert_stat(producer, "leases_ended", "revoked", 1);
 }
 
@@ -146,6 +151,7 @@ WORLD_TEST(counters_are_not_mixed_up)
   const stat_source sources[] = {
       {"requests_opened", "", &requests->opened},
       {"tickets_refused", "bad_ticket", &requests->bad_tickets},
+      {"tickets_refused", "other_key", &requests->other_keys},
       {"tickets_refused", "incompatible", &requests->incompatible},
       {"verdicts", "use", &requests->verdicts[KVF_ACTION_USE]},
       {"verdicts", "recompute", &requests->verdicts[KVF_ACTION_RECOMPUTE]},
@@ -199,6 +205,6 @@ WORLD_TEST(counters_are_not_mixed_up)
     assert_stat(core, sources[i].name, sources[i].reason, 1000 + i);
     assert_false(stat_of(core, sources[i].name, sources[i].reason)->gauge);
   }
-  kvf_core_bad_ticket(core, 0); /* refused before the requests' machine has seen it */
+  kvf_core_ticket_refused(core, 0, KVF_BAD_TICKET); /* refused before the requests' machine has seen it */
   assert_stat(core, "tickets_refused", "bad_ticket", 1002);
 }

@@ -257,7 +257,7 @@ RANKS_TEST(a_record_says_which_layers_and_dealt_tokens)
   options.producer = (ranks_split){.stage_ends = 0x02, .dealt = 2};
   ranks_open(&options);
   for (uint32_t rank = 0; rank < 4; rank++) {
-    const kvf_rank_record record = kvf_core_record(&world.producers[rank].core, &address);
+    const kvf_rank_record record = kvf_core_record(&world.producers[rank].core, &address, &(kvf_address){.port = 0});
     assert_int_equal(record.rank, rank);
     assert_int_equal(record.address.port, 7);
     assert_int_equal(record.layers.first, rank < 2 ? 0 : 2);
@@ -265,7 +265,7 @@ RANKS_TEST(a_record_says_which_layers_and_dealt_tokens)
     assert_int_equal(record.dealt, 2);
   }
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));
-  const kvf_rank_record record = kvf_core_record(producer(), &address);
+  const kvf_rank_record record = kvf_core_record(producer(), &address, &(kvf_address){.port = 0});
   assert_int_equal(record.layers.first, 0);
   assert_int_equal(record.layers.count, 0);
   assert_int_equal(record.dealt, 1);

@@ -523,6 +523,21 @@ LIVE_TEST(abort_without_a_renewal)
   world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
 }
 
+LIVE_TEST(untaken_until_its_first_consumer)
+{
+  world_live(w, 0, 1, 7);
+  assert_int_equal(w->table.untaken, 2);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
+  assert_int_equal(w->table.untaken, 1);
+  assert_int_equal(world_detach(w, 0, 0, 3, 'a'), LIVE);
+  assert_int_equal(w->table.untaken, 1);
+  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
+  assert_int_equal(w->table.untaken, 1);
+  assert_int_equal(world_end(w, 0, 1, 7), KVF_OK);
+  assert_int_equal(w->table.untaken, 0);
+}
+
 /* Whoever gives up for reasons of its own leaves the lease to another, as long as it lasts. */
 LIVE_TEST(detached_leaves_the_lease_to_others)
 {

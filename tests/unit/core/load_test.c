@@ -852,10 +852,16 @@ RANKS_TEST(abort_waits_for_its_reads)
   assert_int_equal(kvf_core_load_abort(core, world.now_ns, 99), KVF_NOT_FOUND);
 }
 
-SIMPLE_TEST(bad_tickets_are_counted)
+SIMPLE_TEST(refused_tickets_are_counted)
 {
-  kvf_core_bad_ticket(&world.consumer.core, world.now_ns);
-  assert_int_equal(world.consumer.core.requests.counters.bad_tickets, 1);
+  const kvf_request_counters *counters = &world.consumer.core.requests.counters;
+  const kvf_status refused[] = {KVF_BAD_TICKET, KVF_OTHER_KEY, KVF_OTHER_KEY, KVF_INCOMPATIBLE, KVF_NO_MEMORY};
+  for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+    kvf_core_ticket_refused(&world.consumer.core, world.now_ns, refused[i]);
+  }
+  assert_int_equal(counters->bad_tickets, 1);
+  assert_int_equal(counters->other_keys, 2);
+  assert_int_equal(counters->incompatible, 1);
 }
 
 SIMPLE_TEST(ticket_without_tokens_is_done_at_once)

@@ -119,12 +119,10 @@ bool __wrap_kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_holdin
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const kvf_incarnation *incarnation,
-                             kvf_peer **out)
+kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank, kvf_peer **out)
 {
   (void)peers;
-  (void)incarnation;
-  *out = &w.peer[address->port];
+  *out = &w.peer[rank->address.port];
   (*out)->users++;
   return KVF_OK;
 }

@@ -729,6 +729,131 @@ CONTROL_TEST(frames_out_of_place_end_the_connection)
   }
 }
 
+/* ---- two addresses ---- */
+
+static const kvf_address v4 = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}, .port = 81};
+
+/* Dialed at its first address, and not answered yet. */
+static kvf_peer *dialed_of_two(void)
+{
+  open_world(NULL, NULL, "m");
+  ticket.rank[0].other = v4;
+  kvf_peer *peer = NULL;
+  assert_int_equal(kvf_peers_acquire_rank(&world.consumer.core.peers, &ticket.rank[0], &peer), KVF_OK);
+  (void)ask_link(peer);
+  return peer;
+}
+
+static void assert_dialed(const kvf_address *address)
+{
+  assert_true(world.consumer.dial_wanted);
+  assert_memory_equal(&world.consumer.dial_address, address, sizeof(*address));
+}
+
+/* P2: at once, and within the time of one dial. */
+CONTROL_TEST(where_it_cannot_be_connected_to_the_other_address_is_dialed)
+{
+  const kvf_peer *peer = dialed_of_two();
+  assert_dialed(&ticket.rank[0].address);
+  control_dial(KVF_PEER_DOWN);
+  assert_dialed(&v4);
+  assert_int_equal(world.consumer.core.peers.counters.failures, 0);
+  control_dial(KVF_OK);
+  assert_int_equal(peer->state, KVF_PEER_READY);
+  assert_memory_equal(&world.consumer.link_address, &v4, sizeof(v4));
+  assert_string_equal(peer->stat.address, "127.0.0.1:81");
+}
+
+CONTROL_TEST(a_peer_that_is_at_neither_address_is_down)
+{
+  const kvf_peer *peer = dialed_of_two();
+  control_dial(KVF_PEER_DOWN);
+  control_dial(KVF_PEER_DOWN);
+  assert_false(world.consumer.dial_wanted);
+  assert_int_equal(peer->state, KVF_PEER_IDLE);
+  assert_int_equal(peer->stat.last_failure, KVF_PEER_DOWN);
+  assert_int_equal(world.consumer.core.peers.counters.failures, 1);
+}
+
+/* Where packets are lost on one of the two ways. */
+CONTROL_TEST(the_second_try_goes_to_the_other_address)
+{
+  const kvf_peer *peer = dialed_of_two();
+  control_advance(1001);
+  assert_dialed(&v4);
+  control_dial(KVF_OK);
+  assert_int_equal(peer->state, KVF_PEER_READY);
+}
+
+/* Nobody can be connected to at the one, and the other has not answered in time: that is asked twice. */
+CONTROL_TEST(the_second_try_does_not_go_where_nobody_is)
+{
+  (void)dialed_of_two();
+  control_dial(KVF_PEER_DOWN);
+  control_advance(1001);
+  assert_dialed(&v4);
+  control_dial(KVF_PEER_DOWN);
+  assert_false(world.consumer.dial_wanted);
+}
+
+/* A probe, which has one try, is of each in turn; and it is dialed first where it was reached last. */
+CONTROL_TEST(probes_take_turns_at_the_addresses)
+{
+  kvf_peer *peer = dialed_of_two();
+  control_advance(1001);
+  control_advance(1001);
+  assert_int_equal(peer->stat.last_failure, KVF_HANDSHAKE_TIMEOUT);
+  control_advance(600);
+  const kvf_address first = world.consumer.dial_address;
+  control_advance(1001);
+  control_advance(1500);
+  assert_memory_not_equal(&world.consumer.dial_address, &first, sizeof(first));
+  world.consumer.dial_wanted = true;
+  const kvf_address reached = world.consumer.dial_address;
+  control_dial(KVF_OK);
+  assert_int_equal(peer->state, KVF_PEER_READY);
+  control_cut();
+  (void)ask_link(peer);
+  assert_dialed(&reached);
+}
+
+/* Also by a ticket that names the addresses the other way round, or by the option peers. */
+CONTROL_TEST(a_peer_of_two_addresses_is_one_peer)
+{
+  kvf_peers *peers = &world.consumer.core.peers;
+  const kvf_peer *peer = dialed_of_two();
+  kvf_rank_record round = ticket.rank[0];
+  kvf_peer *again = NULL;
+  round.address = v4;
+  round.other = ticket.rank[0].address;
+  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
+  assert_ptr_equal(again, peer);
+  round.incarnation.bytes[0] ^= 1; /* another process */
+  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
+  assert_ptr_not_equal(again, peer);
+}
+
+/* It is told without a dial of its own, by whichever address another process answers. */
+CONTROL_TEST(who_answers_at_the_other_address_ends_it_too)
+{
+  kvf_peers *peers = &world.consumer.core.peers;
+  (void)dialed_of_two();
+  control_dial(KVF_OK);
+  kvf_rank_record before = ticket.rank[0];
+  kvf_peer *gone = NULL;
+  before.incarnation.bytes[0] ^= 1;
+  before.address = (kvf_address){.ip = {[0] = 0x20}, .port = 82};
+  assert_int_equal(kvf_peers_acquire_rank(peers, &before, &gone), KVF_OK);
+  kvf_rank_record now = ticket.rank[0];
+  kvf_peer *peer = NULL;
+  now.address = v4;
+  now.other = (kvf_address){.port = 0};
+  assert_int_equal(kvf_peers_acquire_rank(peers, &now, &peer), KVF_OK);
+  (void)ask_link(peer);
+  control_dial(KVF_OK);
+  assert_int_equal(gone->gone, KVF_PEER_RESTARTED);
+}
+
 /* 0 is a moment like any other, and not "nothing is awaited". */
 CONTROL_TEST(silence_is_noticed_from_time_zero_on)
 {

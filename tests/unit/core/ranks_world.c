@@ -163,7 +163,7 @@ void ranks_open(const ranks_options *options)
     const kvf_address address = {.ip = {[15] = 1}, .port = (uint16_t)(FIRST_PORT + i)};
     open_node(producer, options, i, world.ranks, &options->producer, (uint8_t)('P' + i), true);
     fill_pool(producer);
-    records[i] = kvf_core_record(&producer->core, &address);
+    records[i] = kvf_core_record(&producer->core, &address, &(kvf_address){.port = 0});
   }
   assert_int_equal(kvf_core_set_ranks(&world.producers[0].core, records, world.ranks), KVF_OK);
 }

@@ -538,7 +538,12 @@ WORLD_TEST(keyless_ticket_of_another_host_is_refused)
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_BAD_TICKET);
-  assert_int_equal(requests->counters.bad_tickets, 1);
+  ticket.rank[0].other = ticket.rank[0].address;
+  ticket.rank[0].address.ip[0] = 0;
+  assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
+                                     &ticket.prompt, NULL, 5, &id, NULL),
+                   KVF_BAD_TICKET);
+  assert_int_equal(requests->counters.bad_tickets, 2);
   assert_null(world.consumer.core.peers.by_key);
   world.consumer.core.context.key.bytes = 16;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},

@@ -477,3 +477,82 @@ CONTROL_TEST(made_up_bytes_that_nobody_reads_do_not_heap_up)
   assert_int_equal(HASH_CNT(by_id, sessions->by_id), 0);
   assert_int_equal(sessions->counters.unread, 1);
 }
+
+/* ---- a producer that nobody comes to ---- */
+
+static void let_expire_of(uint32_t rank)
+{
+  kvf_ticket ticket;
+  uint32_t ids[1];
+  control_ticket(&ticket, ids, 1);
+  control_publish(&ticket);
+  world.producer.core.context.config.rank = rank;
+  for (int i = 0; i < 2; i++) {
+    control_advance(world.producer.core.context.config.lease_ttl_ms);
+  }
+  assert_true(world.producer.core.leases.counters.ended[KVF_LEASE_END_EXPIRED] > 0);
+}
+
+static void let_expire(void)
+{
+  let_expire_of(0);
+}
+
+static bool has_said_alone(void)
+{
+  return strstr(world.producer.last_log, "no consumer has ever connected: without a key this engine listens") != NULL;
+}
+
+static void open_alone(const char *key)
+{
+  control_options options;
+  control_options_init(&options);
+  options.consumer_key = options.producer_key = key;
+  control_world_open(&options);
+}
+
+CONTROL_TEST(a_producer_without_a_key_says_once_that_nobody_comes)
+{
+  open_alone(NULL);
+  control_advance(1);
+  assert_false(has_said_alone());
+  let_expire();
+  assert_true(has_said_alone());
+  assert_non_null(strstr(world.producer.last_log, "option key_file or KVFERRY_KEY_FILE"));
+  assert_non_null(strstr(world.producer.last_log, "an address here (listen)"));
+  world.producer.last_log[0] = '\0';
+  let_expire();
+  assert_false(has_said_alone());
+}
+
+CONTROL_TEST(nor_is_it_said_of_others)
+{
+  open_alone("a key that both have");
+  let_expire();
+  assert_false(has_said_alone());
+  open_alone(NULL);
+  let_expire_of(1); /* rank 0 says it */
+  assert_false(has_said_alone());
+}
+
+CONTROL_TEST(who_has_had_a_consumer_is_not_alone)
+{
+  for (int i = 0; i < 2; i++) {
+    (void)open_as(i == 0 ? KVF_ROLE_RANK : KVF_ROLE_CHECK);
+    control_cut();
+    let_expire();
+    assert_int_equal(has_said_alone(), i == 1);
+  }
+}
+
+/* P on another host has named its own loopback, where D finds a process of its own host. */
+CONTROL_TEST(another_process_at_a_loopback_address_may_be_of_another_host)
+{
+  control_options options;
+  control_options_init(&options);
+  control_world_open(&options);
+  memset(&world.producer.core.context.incarnation, 'x', sizeof(world.producer.core.context.incarnation));
+  connect_both();
+  assert_non_null(
+      strstr(world.consumer.last_log, "peer_restarted: another process answers at its address; a loopback"));
+}

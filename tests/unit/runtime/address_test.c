@@ -90,6 +90,27 @@ TEST(a_route_of_either_family_will_do)
   assert_int_equal(config.listen_source, KVF_LISTEN_NO_ROUTE);
 }
 
+TEST(an_address_of_each_family_that_has_a_route)
+{
+  static char nixl[] = NIXL "10.2.0.1";
+  char *const environment[] = {nixl, NULL};
+  kvf_config config = config_of("/key");
+  v4_route = "10.3.0.1";
+  v6_route = "fd03::1";
+  assert_int_equal(kvf_address_choose(&config, false, 0, NULL, NULL), KVF_OK);
+  assert_string_equal(config.listen, "10.3.0.1");
+  assert_string_equal(config.listen_other, "fd03::1");
+  assert_int_equal(kvf_address_choose(&config, false, 0, environment, NULL), KVF_OK);
+  assert_string_equal(config.listen_other, ""); /* who names one has one */
+  config = config_of("/key");
+  assert_int_equal(kvf_config_set(&config, "advertise", "192.0.2.1", NULL), KVF_OK);
+  assert_int_equal(kvf_address_choose(&config, false, 0, NULL, NULL), KVF_OK);
+  assert_string_equal(config.listen_other, "");
+  config = config_of("");
+  assert_int_equal(kvf_address_choose(&config, false, 0, NULL, NULL), KVF_OK);
+  assert_string_equal(config.listen_other, "");
+}
+
 TEST(options_go_before_the_environment)
 {
   static char nixl[] = NIXL "10.2.0.1";
@@ -177,6 +198,9 @@ TEST(what_cannot_be_meant_is_refused)
     }
   }
   assert_int_equal(kvf_address_choose(NULL, false, 0, NULL, NULL), KVF_INVALID);
+  kvf_config shorter = config_of("/key"); /* as of a program that was compiled before it had all that is set */
+  shorter.struct_bytes = offsetof(kvf_config, listen_other);
+  assert_int_equal(kvf_address_choose(&shorter, false, 0, NULL, NULL), KVF_INVALID);
 }
 
 /* ---- what becomes of it ---- */
@@ -235,6 +259,7 @@ TEST(a_node_says_where_it_listens_and_why)
   char *const nixl[] = {NIXL "127.0.0.1", NULL};
   stranger_key_file("a key of sixteen", key_file);
   v4_route = "127.0.0.1";
+  v6_route = NULL;
   (void)assert_says(key_file, "lo", nixl, KVF_LOG_INFO, " (lo): the option listen says so");
   (void)assert_says(key_file, NULL, variable, KVF_LOG_INFO, " (lo), tickets name 10.1.0.2:80: KVFERRY_LISTEN says so");
   (void)assert_says(key_file, NULL, nixl, KVF_LOG_INFO, " (lo): VLLM_NIXL_SIDE_CHANNEL_HOST says so");
@@ -249,6 +274,31 @@ TEST(a_node_says_where_it_listens_and_why)
   (void)assert_says("", NULL, nixl, KVF_LOG_WARN,
                     " (lo): for this host alone, since VLLM_NIXL_SIDE_CHANNEL_HOST counts with a key only: name one by "
                     "the option key_file or KVFERRY_KEY_FILE");
+  (void)unlink(key_file);
+}
+
+/* Each at the same port, if it is free. */
+TEST(a_node_says_both_addresses)
+{
+  char key_file[64];
+  char expected[KVF_LOG_LINE_BYTES_MAX];
+  lines said;
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  stranger_key_file("a key of sixteen", key_file);
+  v4_route = "127.0.0.1";
+  v6_route = "::1";
+  assert_int_equal(open_node(key_file, NULL, NULL, &said, &node, message), KVF_OK);
+  kvf_node_close(node);
+  const unsigned port = (unsigned)strtoul(strchr(said.text, ':') + 1, NULL, 10);
+  const char *second = strstr(said.text, "\n2 listens on [::1]:");
+  assert_non_null(second);
+  const unsigned other = (unsigned)strtoul(second + strlen("\n2 listens on [::1]:"), NULL, 10);
+  (void)snprintf(expected, sizeof(expected),
+                 "2 listens on 127.0.0.1:%u (lo): it is the address of the default route\n"
+                 "2 listens on [::1]:%u (lo): it is the address of the default route\n",
+                 port, other);
+  assert_string_equal(said.text, expected);
   (void)unlink(key_file);
 }
 

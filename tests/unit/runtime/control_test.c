@@ -137,6 +137,97 @@ TEST(interface_or_network_is_an_address)
   assert_refused(none, KVF_INVALID, "listen = 198.51.100.0/24: no address of this machine is in that network");
 }
 
+/* ---- an address of each family ---- */
+
+#define SECOND_KEY "a key of sixteen"
+
+/* A producer at both, whose tickets name `first` for the one of IPv4; NULL: where it is. */
+static void open_dual(pair *p, const char *key_file, const char *first, const char *ports)
+{
+  const pair_option producer[] = {{"listen", "127.0.0.1"},
+                                  {"listen_other", "::1"},
+                                  {"key_file", key_file},
+                                  {"transports", "tcp"},
+                                  {"data_ports", ports},
+                                  {first == NULL ? NULL : "advertise", first},
+                                  {NULL, NULL}};
+  const pair_option consumer[] = {{"listen", ""}, {"key_file", key_file}, {"transports", "tcp"}, {NULL, NULL}};
+  pair_open_node(&p->producer, producer);
+  pair_open_node(&p->consumer, consumer);
+}
+
+static void load_from(pair *p, const char *expected_host)
+{
+  pair_ticket ticket;
+  pair_result result;
+  kvf_peer_stat peers[2];
+  pair_offer(&p->producer, 0, 4, 1, true, &ticket);
+  pair_wait(&p->consumer, pair_begin(&p->consumer, &ticket, 0), 10000, &result);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(kvf_node_peers(p->consumer.node, peers, 2), 1);
+  assert_memory_equal(peers[0].address, expected_host, strlen(expected_host));
+}
+
+TEST(one_address_of_each_family)
+{
+  char key_file[64];
+  pair p;
+  stranger_key_file(SECOND_KEY, key_file);
+  open_dual(&p, key_file, NULL, "");
+  const kvf_rank_record record = stranger_record(p.producer.node);
+  char text[KVF_ADDRESS_TEXT_BYTES];
+  kvf_address_format_host(&record.other, text);
+  assert_string_equal(text, "::1");
+  load_from(&p, "127.0.0.1:");
+  pair_close(&p);
+
+  /* Nobody is where the ticket says first: control connection and data take the other way. */
+  const held_port nobody = hold_port();
+  open_dual(&p, key_file, nobody.address, "");
+  load_from(&p, "[::1]:");
+  pair_close(&p);
+  (void)close(nobody.fd);
+  (void)unlink(key_file);
+}
+
+/* Data has the same port at both: one that is taken at either is passed over. */
+TEST(a_data_port_is_free_at_both_addresses)
+{
+  char key_file[64];
+  char ports[16];
+  pair p;
+  const held_port v6 = hold_port_of(AF_INET6);
+  const held_port nobody = hold_port();
+  assert_int_equal(listen(v6.fd, 1), 0);
+  stranger_key_file(SECOND_KEY, key_file);
+  (void)snprintf(ports, sizeof(ports), "%u-%u", (unsigned)v6.port, (unsigned)v6.port + 40);
+  open_dual(&p, key_file, nobody.address, ports);
+  load_from(&p, "[::1]:");
+  pair_close(&p);
+  (void)close(nobody.fd);
+  (void)close(v6.fd);
+  (void)unlink(key_file);
+}
+
+/* An engine whose second address is not there (yet) has one. */
+TEST(a_node_does_without_the_second_address)
+{
+  char key_file[64];
+  pair_node n;
+  stranger_key_file(SECOND_KEY, key_file);
+  const pair_option options[] = {{"key_file", key_file}, {"listen_other", "2001:db8::1"}, {NULL, NULL}};
+  const pair_option same[] = {{"key_file", key_file}, {"listen_other", "127.0.0.2"}, {NULL, NULL}};
+  const pair_option keyless[] = {{"listen_other", "::1"}, {NULL, NULL}};
+  const pair_option *const rows[] = {options, same, keyless};
+  for (size_t i = 0; i < 3; i++) {
+    pair_open_node(&n, rows[i]);
+    assert_int_equal(stranger_record(n.node).other.port, 0);
+    assert_int_equal(pair_logged(&n, "has one address instead of one of each family", NULL), i == 0);
+    pair_close_node(&n);
+  }
+  (void)unlink(key_file);
+}
+
 /* As ranks of one host do, and whoever advertises another address: tickets name the port that was taken. */
 TEST(first_free_port_of_a_range_is_taken_and_told)
 {
@@ -164,6 +255,24 @@ TEST(first_free_port_of_a_range_is_taken_and_told)
   for (size_t i = 0; i < 3; i++) {
     kvf_node_close(nodes[i]);
   }
+  (void)close(taken.fd);
+}
+
+/* Where a firewall lets only these through: who finds none of them free says so, and does not take another. */
+TEST(data_is_served_at_the_ports_that_are_named)
+{
+  const held_port taken = hold_port();
+  char ports[16];
+  char message[KVF_MESSAGE_BYTES_MAX];
+  const pair_option options[] = {
+      {"data_ports", ports}, {"transports", "tcp"}, {"tcp_streams", "1"}, {"listen", "127.0.0.1"}, {NULL, NULL}};
+  kvf_node *node;
+  (void)snprintf(ports, sizeof(ports), "%u", (unsigned)taken.port);
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  assert_refused(options, KVF_ADDRESS_IN_USE, "data_ports = ");
+  kvf_node_close(node);
+  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  kvf_node_close(node);
   (void)close(taken.fd);
 }
 

@@ -213,6 +213,8 @@ void pair_open_node(pair_node *n, const pair_option *options)
     if (strcmp(options->name, "memory") == 0) {
       memory = memory_named(options->value);
       n->is_mapped = strcmp(options->value, "mapped") == 0;
+    } else if (strcmp(options->name, "listen_other") == 0) {
+      (void)snprintf(config.listen_other, sizeof(config.listen_other), "%s", options->value);
     } else if (strcmp(options->name, "model") == 0) {
       assert_int_equal(kvf_config_identity(&config, "model", options->value), KVF_OK);
     } else {

@@ -275,13 +275,21 @@ SET_TEST(bad_tickets_go_no_further)
   memcpy(text, ticket.text, ticket.bytes);
   for (size_t i = 0; i < ticket.bytes; i += 7) {
     text[i] ^= 1;
+    const bool is_of_key_id = i == 7 || i == 14;
     assert_int_equal(kvf_request_open(p.consumer.node, text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
-                     KVF_BAD_TICKET);
+                     is_of_key_id ? KVF_OTHER_KEY : KVF_BAD_TICKET);
     text[i] ^= 1;
   }
+  text[3] = '6';
+  assert_int_equal(kvf_request_open(p.consumer.node, text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                   KVF_INCOMPATIBLE);
   assert_int_equal(info.id, 77); /* set on success only */
-  assert_true(pair_logged(&p.consumer, "bad_ticket: malformed, altered, or signed with another key", NULL));
-  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 4 + (ticket.bytes + 6) / 7);
+  assert_true(pair_logged(&p.consumer, "bad_ticket: malformed or altered", NULL));
+  assert_true(pair_logged(&p.consumer, "other_key: signed with a key, and this engine has none", NULL));
+  assert_true(pair_logged(&p.consumer, "incompatible: its version is of another release", NULL));
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 4 + (ticket.bytes + 6) / 7 - 2);
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "other_key"), 2);
+  assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "incompatible"), 1);
   assert_int_equal(pair_stat(&p.consumer, "peers_known", ""), 0);
 }
 

@@ -220,6 +220,28 @@ TEST(port_in_use_names_the_address)
   assert_non_null(strstr(message, "no interface"));
 }
 
+TEST(first_free_port_is_taken)
+{
+  const held_port port = hold_port();
+  kvf_address address = resolved(port.address);
+  kvf_address first;
+  kvf_address second;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  int fds[3];
+  assert_int_equal(kvf_socket_listen(&address, HANDSHAKE_MS, &fds[0], &first, message), KVF_OK);
+  assert_int_equal(first.port, port.port);
+  const uint16_t last = (uint16_t)(port.port + 40);
+  assert_int_equal(kvf_socket_listen_first(&address, last, HANDSHAKE_MS, &fds[1], &second, message), KVF_OK);
+  assert_in_range(second.port, first.port + 1, last);
+  assert_int_equal(kvf_socket_listen_first(&address, second.port, HANDSHAKE_MS, &fds[2], &second, message),
+                   KVF_ADDRESS_IN_USE);
+  assert_int_equal(kvf_socket_listen_first(&address, 0, HANDSHAKE_MS, &fds[2], &second, message), KVF_ADDRESS_IN_USE);
+  assert_int_equal(fds[2], -1);
+  close(fds[1]);
+  close(fds[0]);
+  close(port.fd);
+}
+
 TEST(refused_connection_has_its_error)
 {
   const held_port port = hold_port();

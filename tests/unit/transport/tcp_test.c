@@ -1,6 +1,7 @@
 /* Opening, describing, memory: what needs no peer. */
 #include "transport/tcp/common.h"
 
+#include "../../held_port.h"
 #include "node.h"
 #include "test.h"
 #include "wire/rails_description.h"
@@ -68,6 +69,44 @@ TEST(the_port_of_listen_is_the_control_connections)
   assert_true(found.port > 1);
   assert_false(found.has_checksums);
   closed(node);
+}
+
+static uint16_t data_port_of(side *node)
+{
+  node_introduction introduction;
+  node_introduce(node, &introduction);
+  kvf_tcp_description found = {0};
+  assert_int_equal(
+      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
+      KVF_OK);
+  return found.port;
+}
+
+/* As a firewall lets them through: the first that is free, and no other. */
+TEST(data_ports_are_of_the_range)
+{
+  const held_port taken = hold_port();
+  const node_shape shape = node_shape_simple(4, 4096);
+  kvf_transport_config config = node_config();
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  side *nodes[2];
+  strcpy(config.listen, "127.0.0.1:1");
+  config.data_port_first = taken.port;
+  config.data_port_last = (uint16_t)(taken.port + 40);
+  for (size_t i = 0; i < 2; i++) {
+    nodes[i] = malloc(sizeof(*nodes[i]));
+    assert_non_null(nodes[i]);
+    node_open_with(nodes[i], ops, &shape, 1, &config);
+  }
+  const uint16_t first = data_port_of(nodes[0]);
+  assert_int_equal(first, taken.port);
+  assert_in_range(data_port_of(nodes[1]), first + 1, config.data_port_last);
+  config.data_port_last = first;
+  assert_int_equal(open_status(&config, message), KVF_ADDRESS_IN_USE);
+  assert_non_null(strstr(message, "no port of it is free; each rank takes as many as tcp_streams says"));
+  closed(nodes[1]);
+  closed(nodes[0]);
+  (void)close(taken.fd);
 }
 
 TEST(a_node_that_does_not_listen_describes_nothing)

@@ -129,29 +129,43 @@ static kvf_rank_record some_record(void)
   return record;
 }
 
+static const kvf_address some_v4 = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 10}, .port = 81};
+
+static void check_record(const kvf_rank_record *record, size_t expected_bytes)
+{
+  kvf_rank_record back;
+  uint8_t data[KVF_RANK_RECORD_BYTES_MAX];
+  size_t bytes = 77;
+  assert_int_equal(kvf_rank_record_encode(record, data, expected_bytes - 1, &bytes), KVF_LIMIT);
+  assert_int_equal(bytes, 77);
+  assert_int_equal(kvf_rank_record_encode(record, data, sizeof(data), &bytes), KVF_OK);
+  assert_int_equal(bytes, expected_bytes);
+  memset(&back, 0x5a, sizeof(back));
+  assert_int_equal(kvf_rank_record_decode(data, bytes, &back), KVF_OK);
+  assert_memory_equal(&back.address, &record->address, sizeof(record->address));
+  assert_memory_equal(&back.other, &record->other, sizeof(record->other));
+  assert_memory_equal(&back.incarnation, &record->incarnation, sizeof(record->incarnation));
+  assert_int_equal(back.rank, record->rank);
+  assert_int_equal(back.layers.first, record->layers.first);
+  assert_int_equal(back.layers.count, record->layers.count);
+  assert_int_equal(back.dealt, record->dealt);
+}
+
 TEST(test_record_round_trip)
 {
   kvf_rank_record record = some_record();
-  kvf_rank_record back;
-  uint8_t data[KVF_RANK_RECORD_BYTES];
-  size_t bytes = 77;
-  assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data) - 1, &bytes), KVF_LIMIT);
-  assert_int_equal(bytes, 77);
-  assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_OK);
-  assert_int_equal(bytes, KVF_RANK_RECORD_BYTES);
-  assert_int_equal(kvf_rank_record_decode(data, bytes, &back), KVF_OK);
-  assert_memory_equal(&back.address, &record.address, sizeof(record.address));
-  assert_memory_equal(&back.incarnation, &record.incarnation, sizeof(record.incarnation));
-  assert_int_equal(back.rank, record.rank);
-  assert_int_equal(back.layers.first, record.layers.first);
-  assert_int_equal(back.layers.count, record.layers.count);
-  assert_int_equal(back.dealt, record.dealt);
+  check_record(&record, KVF_RANK_RECORD_BYTES);
+  record.other = some_v4;
+  check_record(&record, KVF_RANK_RECORD_BYTES_MAX);
+  record.other = record.address;
+  record.address = some_v4;
+  check_record(&record, KVF_RANK_RECORD_BYTES_MAX);
 }
 
 TEST(test_record_limits)
 {
   kvf_rank_record record;
-  uint8_t data[KVF_RANK_RECORD_BYTES];
+  uint8_t data[KVF_RANK_RECORD_BYTES_MAX];
   size_t bytes = 0;
 #define REFUSED(change)                                                                         \
   do {                                                                                          \
@@ -161,6 +175,7 @@ TEST(test_record_limits)
   } while (0)
   REFUSED(rank = KVF_RANKS_MAX);
   REFUSED(address.port = 0);
+  REFUSED(other.port = 81); /* a second IPv6 one */
   REFUSED(layers.first = 4);
   REFUSED(layers.count = UINT32_MAX);
   REFUSED(layers.first = UINT32_MAX);
@@ -176,8 +191,9 @@ TEST(test_record_garbage_is_refused)
 {
   kvf_rank_record record = some_record();
   kvf_rank_record back;
-  uint8_t data[KVF_RANK_RECORD_BYTES + 1] = {0};
+  uint8_t data[KVF_RANK_RECORD_BYTES_MAX + 1] = {0};
   size_t bytes = 0;
+  record.other = some_v4;
   assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_OK);
   for (size_t cut = 0; cut <= bytes + 1; cut++) {
     uint8_t *copy = exact_copy(data, cut);
@@ -192,35 +208,46 @@ TEST(test_record_garbage_is_refused)
 }
 
 /* A record whose checksum is right although its fields are not: from a newer version, or made by hand. */
-static kvf_status decode_resealed(uint8_t data[KVF_RANK_RECORD_BYTES])
+static kvf_status decode_resealed(uint8_t *data, size_t bytes)
 {
   kvf_rank_record back;
   uint8_t hash[KVF_HASH_BYTES];
-  kvf_span fields = {data, KVF_RANK_RECORD_BYTES - 8};
+  kvf_span fields = {data, bytes - 8};
   assert_int_equal(kvf_sha256(&fields, 1, hash), KVF_OK);
   memcpy(data + fields.bytes, hash, 8);
-  return kvf_rank_record_decode(data, KVF_RANK_RECORD_BYTES, &back);
+  return kvf_rank_record_decode(data, bytes, &back);
 }
 
 TEST(test_record_fields_are_checked)
 {
   kvf_rank_record record = some_record();
-  uint8_t data[KVF_RANK_RECORD_BYTES];
+  uint8_t data[KVF_RANK_RECORD_BYTES_MAX];
   size_t bytes = 0;
+  record.other = some_v4;
   assert_int_equal(kvf_rank_record_encode(&record, data, sizeof(data), &bytes), KVF_OK);
-  assert_int_equal(decode_resealed(data), KVF_OK);
-  data[0]++; /* version */
-  assert_int_equal(decode_resealed(data), KVF_INVALID);
-  data[0]--;
-  data[17] = 0; /* port */
-  assert_int_equal(decode_resealed(data), KVF_INVALID);
-  data[17] = 80;
-  data[35]++; /* first layer: the last is one too many */
-  assert_int_equal(decode_resealed(data), KVF_INVALID);
-  data[35]--;
-  data[43]++; /* dealt */
-  assert_int_equal(decode_resealed(data), KVF_INVALID);
-  data[43]--;
-  data[44]++; /* rank */
-  assert_int_equal(decode_resealed(data), KVF_INVALID);
+  assert_int_equal(decode_resealed(data, bytes), KVF_OK);
+  /* Each is one too many, or none. */
+  static const struct {
+    size_t at;
+    uint8_t value;
+  } rows[] = {{0, 4}, /* version */
+              {1, 0}, /* addresses */
+              {1, 1},
+              {1, 3},
+              {18, 0},                 /* port */
+              {20, 1},                 /* two IPv6 ones */
+              {36, 0},                 /* the other one's port */
+              {54, 4},                 /* first layer: the last is one too many */
+              {62, KVF_RANKS_MAX + 1}, /* dealt */
+              {63, KVF_RANKS_MAX}};    /* rank */
+  for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    const uint8_t good = data[rows[i].at];
+    assert_int_not_equal(good, rows[i].value);
+    data[rows[i].at] = rows[i].value;
+    if (decode_resealed(data, bytes) != KVF_INVALID) {
+      fail_msg("row %zu was taken", i);
+    }
+    data[rows[i].at] = good;
+  }
+  assert_int_equal(decode_resealed(data, bytes), KVF_OK);
 }

@@ -57,6 +57,9 @@ TEST(test_strangers_allocate_nothing)
   size_t bytes = 0;
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&other), text, sizeof(text), &bytes), KVF_OK);
   allocation_fail(0, 0);
+  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_OTHER_KEY);
+  bytes = seal((const uint8_t *)"any", 3, &key, text);
+  text[bytes - 1] = (char)(text[bytes - 1] ^ 4); /* altered */
   assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
   assert_int_equal(allocation_count(), 0);
 }
@@ -69,18 +72,16 @@ TEST(test_ticket_bombs)
   kvf_key key = key_of("key");
   size_t bytes = some_text(&key, text);
   size_t payload_bytes = unseal(text, bytes, payload);
-  const size_t at_tokens = 1 + 2 * KVF_RANK_FIELD_BYTES + 28 + 32 + 32;
-  const size_t at_counts = at_tokens + 4 + 4 + 4 + 32 + 1 + 8 + 1;
   static const struct {
     uint32_t tokens;
     uint32_t block_tokens;
     uint32_t count;
   } rows[] = {{UINT32_MAX, 1, UINT32_MAX}, {UINT32_MAX, 2, 1u << 31}, {65536, 1, 65536}, {90, 16, UINT32_MAX}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    memcpy(payload + at_tokens, &rows[i].tokens, 4);
-    memcpy(payload + at_tokens + 4, &rows[i].block_tokens, 4);
-    memcpy(payload + at_counts, &rows[i].count, 4);
-    memcpy(payload + at_counts + 4, &rows[i].count, 4);
+    memcpy(payload + AT_TOKENS, &rows[i].tokens, 4);
+    memcpy(payload + AT_BLOCK_TOKENS, &rows[i].block_tokens, 4);
+    memcpy(payload + AT_GROUP_TOKENS, &rows[i].count, 4);
+    memcpy(payload + AT_GROUP_TOKENS + 4, &rows[i].count, 4);
     bytes = seal(payload, payload_bytes, &key, text);
     allocation_fail(0, 0);
     assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);

@@ -58,6 +58,16 @@ TEST(test_key_id)
   assert_memory_equal(id, mac, sizeof(id));
 }
 
+/* `kvferry key` prints it: tests/python/test_key.py has the same. */
+TEST(test_key_id_of_a_known_key)
+{
+  static const uint8_t expected[KVF_KEY_ID_BYTES] = {0x17, 0x67, 0xe6, 0xc9, 0x2f, 0x5a, 0x53, 0x42};
+  const kvf_key known = {.data = "0123456789abcdef", .bytes = 16};
+  uint8_t id[KVF_KEY_ID_BYTES];
+  assert_int_equal(kvf_handshake_key_id(&known, id), KVF_OK);
+  assert_memory_equal(id, expected, sizeof(id));
+}
+
 TEST(test_three_secrets_from_one_transcript)
 {
   transcript from = some_transcript();

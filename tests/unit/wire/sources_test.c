@@ -61,12 +61,46 @@ TEST(one_bad_ticket_spoils_the_text)
   kvf_key other = key_of("other");
   size_t bytes = join(3, &key);
   for (size_t i = 0; i < bytes; i++) {
+    const size_t at = i % (bytes / 3 + 1);
+    const bool is_of_key_id = at >= 5 && at < TICKET_BEFORE - 2; /* it is another key's then */
     text[i] ^= 1;
-    assert_int_equal(decode(text, bytes, &key), KVF_BAD_TICKET);
+    assert_int_equal(decode(text, bytes, &key), is_of_key_id ? KVF_OK : KVF_BAD_TICKET);
     text[i] ^= 1;
   }
   assert_int_equal(decode(text, bytes, &key), KVF_OK);
-  assert_int_equal(decode(text, bytes, &other), KVF_BAD_TICKET);
+  assert_int_equal(decode(text, bytes, &other), KVF_OTHER_KEY);
+}
+
+/* Of another key, or another release: they take no place of those that can be read, and are counted with them. */
+TEST(what_cannot_be_read_is_left_out)
+{
+  static const char later[] = "kvf6.whatever";
+  static char all[KVF_TICKET_BYTES_MAX];
+  kvf_key key = key_of("key");
+  kvf_key other = key_of("other");
+  kvf_sources sources;
+  const size_t foreign = join(1, &other);
+  memcpy(all, text, foreign);
+  all[foreign] = ',';
+  for (uint32_t count = 1; count < KVF_SOURCES_MAX; count++) {
+    size_t bytes = foreign + 1;
+    const size_t more = join(count, &key);
+    memcpy(all + bytes, text, more);
+    bytes += more;
+    assert_int_equal(kvf_sources_decode(all, bytes, mac_of(&key), 1, &sources), KVF_OK);
+    assert_int_equal(sources.count, count);
+    assert_int_equal(sources.tickets[0]->lease.id, 1);
+    assert_int_equal(sources.unread, 1);
+    assert_int_equal(sources.unread_why, KVF_OTHER_KEY);
+    kvf_sources_free(&sources);
+    all[bytes++] = ',';
+    memcpy(all + bytes, later, sizeof(later) - 1);
+    bytes += sizeof(later) - 1;
+    assert_int_equal(decode(all, bytes, &key), count + 2 > KVF_SOURCES_MAX ? KVF_BAD_TICKET : KVF_OK);
+  }
+  memcpy(all + foreign + 1, later, sizeof(later) - 1);
+  assert_int_equal(decode(all, foreign + sizeof(later), &key), KVF_OTHER_KEY); /* the first's */
+  assert_int_equal(decode(later, sizeof(later) - 1, &key), KVF_INCOMPATIBLE);
 }
 
 TEST(empty_tickets_are_none)

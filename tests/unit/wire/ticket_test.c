@@ -32,10 +32,12 @@ static kvf_status decode(const char *from, size_t bytes, const kvf_key *keys, si
 static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
 {
   size_t ids = 0;
+  assert_int_equal(a->version, b->version);
   assert_int_equal(a->ranks, b->ranks);
   for (uint32_t i = 0; i < a->ranks; i++) {
     assert_int_equal(a->rank[i].rank, i);
     assert_memory_equal(&a->rank[i].address, &b->rank[i].address, sizeof(kvf_address));
+    assert_memory_equal(&a->rank[i].other, &b->rank[i].other, sizeof(kvf_address));
     assert_memory_equal(&a->rank[i].incarnation, &b->rank[i].incarnation, sizeof(kvf_incarnation));
     assert_memory_equal(&a->rank[i].layers, &b->rank[i].layers, sizeof(kvf_layers));
     assert_int_equal(a->rank[i].dealt, b->rank[i].dealt);
@@ -81,11 +83,11 @@ TEST(test_round_trip)
   uint32_t ids[TICKET_IDS];
   kvf_ticket ticket = some_ticket(ids);
   size_t bytes = round_trip(&ticket);
-  assert_memory_equal(text, "kvf4.", 5);
+  assert_memory_equal(text, "kvf5.", 5);
   for (size_t i = 0; i < bytes; i++) {
     assert_true(text[i] > ' ' && text[i] <= 'z' && text[i] != '"' && text[i] != '\\');
   }
-  assert_true(bytes < 400);
+  assert_true(bytes < 450);
 }
 
 TEST(test_no_blocks)
@@ -144,12 +146,28 @@ TEST(test_every_length_but_the_right_one)
   }
 }
 
+/* What a text is called of which one character is another now. */
+static kvf_status expected_of(size_t at, char now, const char *before)
+{
+  if (at == 3) {
+    return now >= '1' && now <= '9' && now != '4' ? KVF_INCOMPATIBLE : KVF_BAD_TICKET;
+  }
+  if (at >= 5 && at < TICKET_BEFORE - 1) {
+    uint8_t id[8];
+    char copy[11];
+    memcpy(copy, before + 5, sizeof(copy));
+    copy[at - 5] = now;
+    return kvf_base64url_decode(copy, sizeof(copy), id) ? KVF_OTHER_KEY : KVF_BAD_TICKET;
+  }
+  return KVF_BAD_TICKET;
+}
+
 static void check_every_bit(const kvf_key *key)
 {
   size_t bytes = some_text(key, text);
   for (size_t bit = 0; bit < bytes * 8; bit++) {
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
-    assert_int_equal(decode(text, bytes, key, 1), KVF_BAD_TICKET);
+    assert_int_equal(decode(text, bytes, key, 1), expected_of(bit / 8, text[bit / 8], text));
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
   }
   assert_int_equal(decode(text, bytes, key, 1), KVF_OK);
@@ -171,20 +189,70 @@ TEST(test_keys)
   kvf_key none = {.bytes = 0};
   kvf_key keys[2] = {key_of("new"), old};
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&old), text, sizeof(text), &bytes), KVF_OK);
-  assert_int_equal(decode(text, bytes, keys, 1), KVF_BAD_TICKET);
-  assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
-  assert_int_equal(decode(text, bytes, keys, 0), KVF_BAD_TICKET);
-  assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
+  for (ticket.version = KVF_TICKET_VERSION_MIN; ticket.version <= KVF_TICKET_VERSION_MAX; ticket.version++) {
+    const kvf_status other = ticket.version == 4 ? KVF_BAD_TICKET : KVF_OTHER_KEY; /* version 4 does not tell */
+    keys[0] = key_of("new");
+    keys[1] = old;
+    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&old), text, sizeof(text), &bytes), KVF_OK);
+    assert_int_equal(decode(text, bytes, keys, 1), other);
+    assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
+    assert_int_equal(decode(text, bytes, keys, 0), other);
+    assert_int_equal(decode(text, bytes, &none, 1), other);
+    text[bytes - 1] = (char)(text[bytes - 1] ^ 4);
+    assert_int_equal(decode(text, bytes, keys, 2), KVF_BAD_TICKET);
 
-  /* A ticket without a key is good only where there is none at all. */
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&none), text, sizeof(text), &bytes), KVF_OK);
-  assert_int_equal(decode(text, bytes, &none, 1), KVF_OK);
-  assert_int_equal(decode(text, bytes, keys, 2), KVF_BAD_TICKET);
-  keys[1] = none;
-  assert_int_equal(decode(text, bytes, keys, 2), KVF_BAD_TICKET);
-  keys[0] = none;
-  assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
+    /* A ticket without a key is good only where there is none at all. */
+    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&none), text, sizeof(text), &bytes), KVF_OK);
+    assert_int_equal(decode(text, bytes, &none, 1), KVF_OK);
+    assert_int_equal(decode(text, bytes, keys, 2), other);
+    keys[1] = none;
+    assert_int_equal(decode(text, bytes, keys, 2), other);
+    keys[0] = none;
+    assert_int_equal(decode(text, bytes, keys, 2), KVF_OK);
+  }
+}
+
+/* With the id of a key that is ours, and another key's MAC: that is no other key's ticket, but a forged one. */
+TEST(test_another_keys_id)
+{
+  kvf_key key = key_of("key");
+  kvf_key other = key_of("other");
+  size_t bytes = some_text(&key, text);
+  assert_int_equal(seal_text(text, bytes - 44, &other), bytes);
+  assert_int_equal(decode(text, bytes, &key, 1), KVF_BAD_TICKET);
+  kvf_key both[2] = {key, other};
+  assert_int_equal(decode(text, bytes, both, 2), KVF_BAD_TICKET);
+}
+
+/* As the release before wrote it: one address a rank, and no key's id. */
+TEST(test_version_4)
+{
+  static const char before[] =
+      "kvf4.AgsSGSAnLjU8Q0pRWF9mbXSgDxUcIyoxOD9GTVRbYmlwd34AAAAACAAAAAIMExohKC82PURLUllgZ251oQ8WHSQrMjlAR05"
+      "VXGNqcXh_CAAAAAgAAAACCAcGBQQDAgEJAAAAHyYtNDtCSVBXXmVsc3qBiCkwNz5FTFNaYWhvdn2Ei5KZoKeutbzDytHY3-bt9Ps"
+      "DLjU8Q0pRWF9mbXR7gomQl56lrLO6wcjP1t3k6_L5AQhaAAAAEAAAADB1AAAzOkFIT1ZdZGtyeYCHjpWco6qxuL_GzdTb4unw9_4"
+      "GDQI0EnhW__8AAAIQAAAAEAAAADkBNOHpMAAKoQEB.6P7Xocf7FJXa5u2SSIfabUJpOO0fLtzotR7qaY0c0Xo";
+  uint32_t ids[TICKET_IDS];
+  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket back;
+  kvf_key key = key_of("key");
+  size_t bytes = 0;
+  assert_int_equal(kvf_ticket_decode(before, sizeof(before) - 1, mac_of(&key), 1, &back), KVF_OK);
+  ticket.version = 4;
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(bytes, sizeof(before) - 1);
+  assert_memory_equal(text, before, bytes);
+  ticket.rank[1].other = (kvf_address){.port = 0};
+  check_equal(&back, &ticket);
+  kvf_ticket_free(&back);
+  for (size_t cut = 0; cut < bytes; cut++) {
+    assert_int_equal(decode(before, cut, &key, 1), KVF_BAD_TICKET);
+  }
+  for (size_t bit = (size_t)4 * 8; bit < bytes * 8; bit++) {
+    text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+    assert_int_equal(decode(text, bytes, &key, 1), KVF_BAD_TICKET);
+    text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
+  }
 }
 
 TEST(test_one_text_per_ticket)
@@ -199,17 +267,11 @@ TEST(test_one_text_per_ticket)
   assert_int_equal(decode(text, bytes, &key, 1), KVF_OK);
   /* A trailing bit in the payload's last character, sealed by a holder of the key. */
   for (size_t more = 1; more <= 2; more++) {
-    uint8_t mac[KVF_HASH_BYTES];
     memset(payload + payload_bytes, 0, more);
-    put(text, "kvf4.", 5);
-    kvf_base64url_encode(payload, payload_bytes + more, text + 5);
-    char *last = text + 5 + kvf_base64url_text_bytes(payload_bytes + more);
+    kvf_base64url_encode(payload, payload_bytes + more, text + TICKET_BEFORE);
+    char *last = text + TICKET_BEFORE + kvf_base64url_text_bytes(payload_bytes + more);
     last[-1] = (char)(last[-1] + 1);
-    const kvf_span spans[] = {{"kvferry ticket", 14}, {text, (size_t)(last - text)}};
-    assert_int_equal(kvf_hmac(&key, spans, 2, mac), KVF_OK);
-    *last = '.';
-    kvf_base64url_encode(mac, sizeof(mac), last + 1);
-    assert_int_equal(decode(text, (size_t)(last - text) + 44, &key, 1), KVF_BAD_TICKET);
+    assert_int_equal(decode(text, seal_text(text, (size_t)(last - text), &key), &key, 1), KVF_BAD_TICKET);
   }
 }
 
@@ -243,6 +305,11 @@ TEST(test_encoding_refuses)
   kvf_ticket good = some_ticket(ids);
   kvf_ticket ticket = good;
   assert_int_equal(encode_status(&ticket), KVF_OK);
+  ticket.version = KVF_TICKET_VERSION_MIN - 1;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket.version = KVF_TICKET_VERSION_MAX + 1;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
   ticket.ranks = 0;
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket.ranks = KVF_RANKS_MAX + 1;
@@ -252,6 +319,9 @@ TEST(test_encoding_refuses)
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
   ticket.rank[1].address.port = 0;
+  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  ticket = good;
+  ticket.rank[0].other = (kvf_address){.port = 4002}; /* two of one family */
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
   ticket = good;
   ticket.rank[1].layers = (kvf_layers){KVF_LAYERS_MAX, 1};
@@ -303,22 +373,6 @@ TEST(test_encoding_refuses)
   assert_int_equal(encode_status(&ticket), KVF_INVALID);
 }
 
-/* Offsets in the payload of some_ticket(). */
-enum {
-  AT_RANKS = 0,
-  AT_PORT_1 = 1 + KVF_RANK_FIELD_BYTES + 16,
-  AT_LAYERS_1 = AT_PORT_1 + 2 + 16,
-  AT_DEALT_1 = AT_LAYERS_1 + 8,
-  AT_LEASE = 1 + 2 * KVF_RANK_FIELD_BYTES,
-  AT_TOKENS = AT_LEASE + 28 + 32 + 32,
-  AT_BLOCK_TOKENS = AT_TOKENS + 4,
-  AT_TTL = AT_BLOCK_TOKENS + 4,
-  AT_FIELDS = AT_TTL + 4 + 32,
-  AT_GROUPS = AT_FIELDS + 1 + 2 * 4,
-  AT_GROUP_TOKENS = AT_GROUPS + 1,
-  AT_RUNS = AT_GROUP_TOKENS + 8
-};
-
 TEST(test_sealed_payloads_are_checked)
 {
   static const struct {
@@ -330,7 +384,13 @@ TEST(test_sealed_payloads_are_checked)
               {AT_RANKS, {3}, 1},
               {AT_RANKS, {65}, 1},
               {AT_RANKS, {255}, 1},
+              {AT_ADDRESSES_1, {0}, 1},
+              {AT_ADDRESSES_1, {1}, 1},
+              {AT_ADDRESSES_1, {3}, 1},
+              {AT_ADDRESSES_1, {255}, 1},
               {AT_PORT_1, {0, 0}, 2},
+              {AT_OTHER_1, {1}, 1},         /* two IPv6 ones */
+              {AT_OTHER_1 + 16, {0, 0}, 2}, /* one has another form */
               {AT_LAYERS_1 + 1, {0, 1}, 2}, /* from 65544 on */
               {AT_LAYERS_1 + 4, {0}, 1},    /* none, but not from 0 on */
               {AT_LAYERS_1 + 4, {0xf9, 0xff}, 2},
@@ -437,7 +497,7 @@ TEST(test_limits)
   kvf_ticket ticket = some_ticket(ids);
   ticket.ranks = KVF_RANKS_MAX;
   for (uint32_t i = 0; i < KVF_RANKS_MAX; i++) {
-    ticket.rank[i] = ticket.rank[0];
+    ticket.rank[i] = ticket.rank[1];
     ticket.rank[i].rank = i;
   }
   (void)round_trip(&ticket);
@@ -487,7 +547,7 @@ static uint32_t fill_ids(uint32_t *ids, size_t bytes)
 TEST(test_text_limit)
 {
   /* The longest text, and the shortest that is too long. */
-  static const size_t lengths[] = {98267, 98268};
+  static const size_t lengths[] = {98258, 98259};
   static char over[KVF_TICKET_BYTES_MAX + 1];
   kvf_key key = key_of("key");
   uint32_t *ids = malloc(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
@@ -518,14 +578,40 @@ TEST(test_text_limit)
 
 TEST(test_versions_and_garbage)
 {
-  static const char *const rows[] = {
-      "", "kvf4.", "kvf4", "null", "kvf4..", "kvf4.AAAA.AAAA", "kvf4..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"};
+  static const struct {
+    const char *text;
+    kvf_status status;
+  } rows[] = {{"", KVF_BAD_TICKET},
+              {"null", KVF_BAD_TICKET},
+              {"kvf5", KVF_BAD_TICKET},
+              {"kvf5.", KVF_BAD_TICKET},
+              {"kvf5..", KVF_BAD_TICKET},
+              {"kvf4.", KVF_BAD_TICKET},
+              {"kvf4.AAAA.AAAA", KVF_BAD_TICKET},
+              {"kvf4..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", KVF_BAD_TICKET},
+              {"kvf5.AAAAAAAAAAA..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", KVF_OTHER_KEY},
+              {"kvf5.AAAAAAAAAAB..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", KVF_BAD_TICKET}, /* a trailing bit */
+              {"kvf5.AAAAAAAAAAAA.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", KVF_BAD_TICKET},
+              {"kvf5.AAAAAAAAAAA..AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", KVF_BAD_TICKET},
+              {"kvf3.", KVF_INCOMPATIBLE},
+              {"kvf6.", KVF_INCOMPATIBLE},
+              {"kvf6.whatever it has", KVF_INCOMPATIBLE},
+              {"kvf10.AAAA", KVF_INCOMPATIBLE},
+              {"kvf9999.", KVF_INCOMPATIBLE},
+              {"kvf99999.", KVF_BAD_TICKET},
+              {"kvf99999999999999999999.", KVF_BAD_TICKET},
+              {"kvf6", KVF_BAD_TICKET},
+              {"kvf.", KVF_BAD_TICKET},
+              {"kvf0.", KVF_BAD_TICKET},
+              {"kvf06.", KVF_BAD_TICKET},
+              {"kvf-1.", KVF_BAD_TICKET},
+              {"kvf6,", KVF_BAD_TICKET},
+              {"kv6.", KVF_BAD_TICKET}};
   kvf_key none = {.bytes = 0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    assert_int_equal(decode(rows[i], strlen(rows[i]), &none, 1), KVF_BAD_TICKET);
+    if (decode(rows[i].text, strlen(rows[i].text), &none, 1) != rows[i].status) {
+      fail_msg("%s", rows[i].text);
+    }
   }
   assert_int_equal(decode(text, seal(payload, 0, &none, text), &none, 1), KVF_BAD_TICKET);
-  size_t bytes = some_text(&none, text);
-  text[3] = '1';
-  assert_int_equal(decode(text, bytes, &none, 1), KVF_BAD_TICKET);
 }

@@ -35,12 +35,13 @@ static inline const kvf_mac *mac_of(const kvf_key *key)
   return &made[i].mac;
 }
 
-/* Two ranks, two fields, two groups of six positions; `ids` has room for TICKET_IDS. */
+/* Two ranks, the second of two addresses, two fields, two groups of six positions; `ids` has room for TICKET_IDS. */
 static inline kvf_ticket some_ticket(uint32_t *ids)
 {
   static const uint32_t some_ids[TICKET_IDS] = {
       7, 8, 9, 3, 100000, 100001, KVF_BLOCK_NONE, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 20, 21, 22};
-  kvf_ticket ticket = {.ranks = 2,
+  kvf_ticket ticket = {.version = KVF_TICKET_VERSION_MAX,
+                       .ranks = 2,
                        .lease = {.id = UINT64_C(0x0102030405060708), .slot = 9},
                        .prompt = {.tokens = 90},
                        .block_tokens = 16,
@@ -60,6 +61,7 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
     fill(ticket.rank[i].address.ip, sizeof(ticket.rank[i].address.ip), (uint8_t)(10 + i));
     fill(&ticket.rank[i].incarnation, sizeof(ticket.rank[i].incarnation), (uint8_t)(20 + i));
   }
+  ticket.rank[1].other = (kvf_address){.ip = {[10] = 0xff, [11] = 0xff, [12] = 10, [15] = 7}, .port = 5001};
   fill(ticket.lease.token, sizeof(ticket.lease.token), 30);
   fill(ticket.prompt.hash, sizeof(ticket.prompt.hash), 40);
   fill(ticket.prompt.model, sizeof(ticket.prompt.model), 45);
@@ -67,13 +69,13 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
   return ticket;
 }
 
-/* A text with a good MAC around any payload; returns its length. */
-static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *key, char *text)
+#define TICKET_BEFORE 17 /* characters before the payload: "kvf5.", the key's id, a dot */
+#define TICKET_BEFORE_4 5
+
+/* Puts a dot and the MAC after the first `at` characters; returns the text's length. */
+static inline size_t seal_text(char *text, size_t at, const kvf_key *key)
 {
   uint8_t mac[KVF_HASH_BYTES];
-  size_t at = 5 + kvf_base64url_text_bytes(bytes);
-  put(text, "kvf4.", 5);
-  kvf_base64url_encode(payload, bytes, text + 5);
   const kvf_span spans[] = {{"kvferry ticket", 14}, {text, at}};
   assert_int_equal(kvf_hmac(key, spans, 2, mac), KVF_OK);
   text[at] = '.';
@@ -81,13 +83,44 @@ static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *k
   return at + 1 + kvf_base64url_text_bytes(sizeof(mac));
 }
 
+/* A text with a good MAC around any payload; returns its length. */
+static inline size_t seal(const uint8_t *payload, size_t bytes, const kvf_key *key, char *text)
+{
+  uint8_t id[KVF_HASH_BYTES];
+  const kvf_span label = {"kvferry key id", 14};
+  assert_int_equal(kvf_hmac(key, &label, 1, id), KVF_OK);
+  put(text, "kvf5.", 5);
+  kvf_base64url_encode(id, 8, text + 5);
+  text[TICKET_BEFORE - 1] = '.';
+  kvf_base64url_encode(payload, bytes, text + TICKET_BEFORE);
+  return seal_text(text, TICKET_BEFORE + kvf_base64url_text_bytes(bytes), key);
+}
+
 /* The payload of a text; returns its length. */
 static inline size_t unseal(const char *text, size_t text_bytes, uint8_t *payload)
 {
-  size_t bytes = text_bytes - 5 - 44;
-  assert_true(kvf_base64url_decode(text + 5, bytes, payload));
+  size_t bytes = text_bytes - TICKET_BEFORE - 44;
+  assert_true(kvf_base64url_decode(text + TICKET_BEFORE, bytes, payload));
   return kvf_base64url_data_bytes(bytes);
 }
+
+/* Where fields of some_ticket() are in its payload. */
+enum {
+  AT_RANKS = 0,
+  AT_ADDRESSES_1 = 1 + KVF_RANK_FIELD_BYTES,
+  AT_PORT_1 = AT_ADDRESSES_1 + 1 + 16,
+  AT_OTHER_1 = AT_PORT_1 + 2,
+  AT_LAYERS_1 = AT_OTHER_1 + 18 + 16,
+  AT_DEALT_1 = AT_LAYERS_1 + 8,
+  AT_LEASE = AT_DEALT_1 + 1,
+  AT_TOKENS = AT_LEASE + 28 + 32 + 32,
+  AT_BLOCK_TOKENS = AT_TOKENS + 4,
+  AT_TTL = AT_BLOCK_TOKENS + 4,
+  AT_FIELDS = AT_TTL + 4 + 32,
+  AT_GROUPS = AT_FIELDS + 1 + 2 * 4,
+  AT_GROUP_TOKENS = AT_GROUPS + 1,
+  AT_RUNS = AT_GROUP_TOKENS + 8
+};
 
 /* The text of some_ticket(), of at most KVF_TICKET_BYTES_MAX. */
 static inline size_t some_text(const kvf_key *key, char *text)

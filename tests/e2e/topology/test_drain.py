@@ -1,0 +1,143 @@
+"""Engines that leave: what routers, clients and probes see in each phase, and who may ask for it. P has two API servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pd import client, metrics, web
+from pd.client import Prompt
+from pd.engine import Engine, EngineSpec
+from pd.paths import KEY
+from pd.progress import wait_until
+from pd.prompts import numbered_prompt
+from pd.rig import RECOMPUTED, Rig
+
+import shapes
+from typed import COMPLETIONS, expect
+
+pytestmark = pytest.mark.deep
+
+LEASE_S = 60.0
+GRACE_S = 6.0
+LIMIT_S = 60.0
+SERVERS = 2
+LOOKS = 12
+"""Of a client that connects anew each time: the kernel gives it to one of the servers."""
+
+
+def engine(name: str, api_servers: int = 1) -> EngineSpec:
+    made = shapes.engine(name, lease_ttl_ms=int(LEASE_S * 1000), drain_grace_ms=int(GRACE_S * 1000))
+    return replace(made, api_servers=api_servers,
+                   args=("--middleware", "kvferry.vllm.KVErrors", "--shutdown-timeout", "40"))
+
+
+@pytest.fixture(scope="module")
+def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str, str], Rig]:
+    return start([engine("P", SERVERS), engine("P2"), engine("D")])
+
+
+def name_of(of: Engine) -> str:
+    [state] = json.loads(web.get(of.url + "/kvferry/drain", LIMIT_S)[1])["engines"]
+    return str(state["engine"])
+
+
+def command(*words: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "KVFERRY_KEY_FILE"}
+    return subprocess.Popen([sys.executable, "-m", "kvferry.cli", *words], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def run(*words: str) -> tuple[int, str]:
+    asked = command(*words)
+    said = asked.communicate(timeout=LIMIT_S)[0]
+    return asked.returncode, said
+
+
+def health(of: Engine) -> set[int]:
+    return {web.get_status(of.url + "/health", LIMIT_S) for _ in range(LOOKS)}
+
+
+def ask(of: Engine, prompt: Prompt) -> web.Answer:
+    return web.post_json(of.url + COMPLETIONS, client.completion_body(prompt, 1), LIMIT_S)
+
+
+def expect_closed(of: Engine, prompt: Prompt) -> None:
+    for _ in range(LOOKS):
+        expect(ask(of, prompt), 503, "draining", None)
+
+
+def expect_loaded(rig: Rig, prompt: Prompt, ticket: client.Ticket) -> None:
+    before = rig.decoder.samples()
+    reply = rig.decode(prompt, ticket)
+    assert reply.ok and reply.tokens == client.complete(rig.decoder.url, prompt, rig.max_tokens).tokens, reply
+    after = rig.decoder.samples()
+    assert metrics.total(after, "kvferry_loaded_blocks_total") > metrics.total(before, "kvferry_loaded_blocks_total")
+    assert metrics.total(after, RECOMPUTED) == metrics.total(before, RECOMPUTED)
+
+
+def test_a_killed_producer_leaves_its_decoder_ready(rig_of: Callable[[str, str], Rig]) -> None:
+    rig = rig_of("P2", "D")
+    wait_until("identities", lambda: run("ready", name_of(rig.producer), name_of(rig.decoder))[0] == 0, LIMIT_S)
+    rig.warm_up()
+    prompt = numbered_prompt(31, 150)
+    ticket = rig.ticket(prompt)
+    rig.producer.process.kill()
+    assert rig.decode(prompt, ticket).ok
+    status, said = run("ready", name_of(rig.decoder))
+    assert status == 0 and f"peer 127.0.0.1:{rig.producer.connector_port}" in said, said
+    assert web.get_status(rig.decoder.url + "/kvferry/ready", LIMIT_S) == 200 and health(rig.decoder) == {200}
+
+
+def test_sigterm_alone_has_no_first_phase(rig_of: Callable[[str, str], Rig]) -> None:
+    """No client gets an untyped error all the same."""
+    rig = rig_of("P2", "D")
+    rig.stack.restart(rig.producer)
+    rig.warm_up()
+    prompt = numbered_prompt(32, 150)
+    ticket = rig.ticket(prompt)
+    rig.producer.process.ask_to_end()
+    answers: list[web.Answer] = []
+    wait_until("the end to begin", lambda: answers.append(ask(rig.producer, rig.question)) or answers[-1].status != 200, LIMIT_S)
+    assert health(rig.producer) == {503}
+    expect_closed(rig.producer, rig.question)
+    expect(answers[-1], 503, "draining", None)
+    expect_loaded(rig, prompt, ticket)
+    wait_until("the end of P2", lambda: not rig.producer.process.running(), LIMIT_S)
+
+
+def test_phases(rig_of: Callable[[str, str], Rig]) -> None:
+    rig = rig_of("P", "D")
+    rig.warm_up()
+    name = name_of(rig.producer)
+    assert run("drain", rig.producer.url.removeprefix("http://"))[0] == 2, "without the key"
+    assert health(rig.producer) == {200} and run("ready", name)[0] == 0
+    began = time.monotonic()
+    draining = command("drain", name, "--timeout", "60")
+    assert draining.stdout is not None
+    said = draining.stdout.readline()
+    assert said.startswith(f"engine {name}: leaving: "), said
+    # leaving
+    assert health(rig.producer) == {503} and run("ready", name)[0] == 1
+    prompt = numbered_prompt(33, 150)
+    ticket = rig.ticket(prompt)
+    assert time.monotonic() < began + GRACE_S, "the machine is too slow for this test"
+    # closed
+    time.sleep(max(0.0, began + GRACE_S + 0.5 - time.monotonic()))
+    expect_closed(rig.producer, rig.question)
+    assert health(rig.producer) == {503}
+    # ending
+    wait_until("the end of all prompts", lambda: f"engine {name}: ending" in draining.stdout.readline(), LIMIT_S)
+    time.sleep(1.0)
+    assert draining.poll() is None, "a lease is out"
+    status, said = run("drain", rig.producer.url, "--key-file", str(KEY), "--timeout", "0.1")
+    assert status == 1 and f"engine {name}: ending" in said and "1 leases out" in said, said
+    expect_loaded(rig, prompt, ticket)
+    assert draining.wait(LIMIT_S) == 0 and f"engine {name}: ended" in draining.stdout.read()
+    rig.producer.process.ask_to_end()
+    wait_until("the end of P", lambda: not rig.producer.process.running(), LIMIT_S)
