@@ -223,7 +223,8 @@ PAIR_TEST(dead_producer_fails_fast)
     }
     assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
     /* It may be that the producer is on another host, and has named its own loopback. */
-    assert_true(pair_logged(&p.consumer, "peer_down: cannot connect", "a producer on another one needs a key (option key_file"));
+    assert_true(pair_logged(&p.consumer, "peer_down: cannot connect",
+                            "a producer on another one needs a key (option key_file"));
     pair_close_node(&p.consumer);
     (void)close(port.fd);
   }
