@@ -22,6 +22,7 @@ pytest.importorskip("rich")
 pytest.importorskip("prometheus_client")
 
 from kvferry import cli  # noqa: E402
+from kvferry.metric_table import PREFIX, VLLM_PREFIX  # noqa: E402
 from kvferry.top import rows, scrape  # noqa: E402
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -73,8 +74,13 @@ def line_with(text: str, *words: str) -> str:
     return lines[0]
 
 
-def test_one_frame_of_both_sides(serve: Serve) -> None:
-    d, p = serve("d_1.txt", "d_2.txt"), serve("p_1.txt", "p_2.txt")
+def recorded(name: str, prefix: str) -> bytes:
+    return (RECORDED / name).read_bytes().replace(PREFIX.encode(), prefix.encode())
+
+
+@pytest.mark.parametrize("prefix", [PREFIX, VLLM_PREFIX])
+def test_one_frame_of_both_sides(serve: Serve, prefix: str) -> None:
+    d, p = (serve(*(recorded(f"{side}_{number}.txt", prefix) for number in (1, 2))) for side in "dp")
     status, shown = once(d, p)
     assert status == 0
     assert line_with(shown.partition("peers")[0], d).split()[4] == "18.0"

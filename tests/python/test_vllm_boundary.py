@@ -444,12 +444,22 @@ def test_what_engines_are_scaled_by(engine: Callable[..., ModelEngine], monkeypa
     p.side.stats()
     assert shown[id(p.side._meter), "pinned_bytes"] > 0 and shown[id(p.side._meter), "pinned_tokens"] >= len(OTHER) - 1
     assert began_s <= shown[id(p.side._meter), "oldest_lease"] <= time.time()
+    later_s = time.time()
+    later_ticket = prefill(p, "b", LAST)
     d.ask("a", OTHER, 5, ticket)
     d.side.stats()
     assert began_s <= shown[id(d.side._meter), "oldest_waiting"] <= time.time()
-    run([p, d], lambda: "a" in d.finished)
+    p.side.stats()
+    assert shown[id(p.side._meter), "oldest_lease"] < later_s
+    run([p, d], lambda: "a" in d.finished and p.side._producer.leases == 1)
     d.side.stats()
     assert shown[id(d.side._meter), "oldest_waiting"] == 0
+    p.side.stats()
+    assert later_s <= shown[id(p.side._meter), "oldest_lease"] <= time.time()
+    d.ask("b", LAST, 5, later_ticket)
+    run([p, d], lambda: "b" in d.finished and used(p) == 0)
+    p.side.stats()
+    assert [shown[id(p.side._meter), name] for name in ("oldest_lease", "pinned_tokens", "pinned_bytes")] == [0, 0, 0]
 
 
 # ---- between steps: stand-ins of nodes ----
