@@ -1,4 +1,5 @@
-"""Engines that leave: what routers, clients and probes see in each phase, and who may ask for it. P has two API servers."""
+"""Engines that leave: what routers, clients and probes see in each phase, and who may ask for it. P has two API servers. All of
+them, P's too, have the middleware of the plugin."""
 
 from __future__ import annotations
 
@@ -34,13 +35,12 @@ LOOKS = 12
 
 def engine(name: str, api_servers: int = 1) -> EngineSpec:
     made = shapes.engine(name, lease_ttl_ms=int(LEASE_S * 1000), drain_grace_ms=int(GRACE_S * 1000))
-    return replace(made, api_servers=api_servers,
-                   args=("--middleware", "kvferry.vllm.KVErrors", "--shutdown-timeout", "40"))
+    return replace(made, api_servers=api_servers, args=("--shutdown-timeout", "40"))
 
 
 @pytest.fixture(scope="module")
 def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str, str], Rig]:
-    return start([engine("P", SERVERS), engine("P2"), engine("D")])
+    return start([engine("P", SERVERS), engine("P2"), engine("D"), engine("D2")])
 
 
 def name_of(of: Engine) -> str:
@@ -81,17 +81,23 @@ def expect_loaded(rig: Rig, prompt: Prompt, ticket: client.Ticket) -> None:
     assert metrics.total(after, RECOMPUTED) == metrics.total(before, RECOMPUTED)
 
 
-def test_a_killed_producer_leaves_its_decoder_ready(rig_of: Callable[[str, str], Rig]) -> None:
-    rig = rig_of("P2", "D")
-    wait_until("identities", lambda: run("ready", name_of(rig.producer), name_of(rig.decoder))[0] == 0, LIMIT_S)
-    rig.warm_up()
+def test_a_killed_producer_leaves_both_decoders_ready(rig_of: Callable[[str, str], Rig]) -> None:
+    """Though no P is left."""
+    rigs = [rig_of("P2", name) for name in ("D", "D2")]
+    producer, decoders = rigs[0].producer, [rig.decoder for rig in rigs]
+    wait_until("identities", lambda: run("ready", *map(name_of, [producer, *decoders]))[0] == 0, LIMIT_S)
+    for rig in rigs:
+        rig.warm_up()
     prompt = numbered_prompt(31, 150)
-    ticket = rig.ticket(prompt)
-    rig.producer.process.kill()
-    assert rig.decode(prompt, ticket).ok
-    status, said = run("ready", name_of(rig.decoder))
-    assert status == 0 and f"peer 127.0.0.1:{rig.producer.connector_port}" in said, said
-    assert web.get_status(rig.decoder.url + "/kvferry/ready", LIMIT_S) == 200 and health(rig.decoder) == {200}
+    tickets = [rig.ticket(prompt) for rig in rigs]
+    producer.process.kill()
+    assert all(rig.decode(prompt, ticket).ok for rig, ticket in zip(rigs, tickets))
+    status, said = run("ready", *map(name_of, decoders))
+    assert status == 0 and said.count(f"peer 127.0.0.1:{producer.connector_port}: ") == 2, said
+    for decoder in decoders:
+        assert web.get_status(decoder.url + "/kvferry/ready", LIMIT_S) == 200 and health(decoder) == {200}
+    rigs[1].stack.engines.remove(decoders[1])
+    decoders[1].stop()
 
 
 def test_sigterm_alone_has_no_first_phase(rig_of: Callable[[str, str], Rig]) -> None:
@@ -109,6 +115,7 @@ def test_sigterm_alone_has_no_first_phase(rig_of: Callable[[str, str], Rig]) -> 
     expect(answers[-1], 503, "draining", None)
     expect_loaded(rig, prompt, ticket)
     wait_until("the end of P2", lambda: not rig.producer.process.running(), LIMIT_S)
+    rig.stack.engines.remove(rig.producer)
 
 
 def test_phases(rig_of: Callable[[str, str], Rig]) -> None:
