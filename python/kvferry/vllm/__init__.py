@@ -4,9 +4,8 @@
                            "kv_load_failure_policy": "recompute",
                            "kv_connector_extra_config": {"lease_ttl_ms": 30000}}'
 
-(with "kv_connector_module_path": "kvferry.vllm" where vLLM's plugins are switched off)
-
-and, there, for errors that tell clients why and when to retry: `--middleware kvferry.vllm.KVErrors`.
+Where vLLM's plugins are switched off it needs "kv_connector_module_path": "kvferry.vllm", too, and, for errors that tell clients
+why and when to retry, `--middleware kvferry.vllm.KVErrors`.
 
 Every decision is made in the C library; kvferry.engine holds what any engine needs, and these modules translate between
 its words and vLLM's. seam.py holds what vLLM does not promise to keep, and contract.py checks that it is still there.
