@@ -96,6 +96,11 @@ def test_other_errors_stay_as_they_are(rig_for: Callable[[str], Rig], decoder: s
         assert answer.status == status and answer.body["error"]["type"] != "kv_transfer_error"
 
 
+def test_the_plugin_gives_the_middleware_to_both_sides(rig: Rig) -> None:
+    rig.warm_up()
+    assert [web.get_status(engine.url + "/kvferry/ready", LIMIT_S) for engine in (rig.producer, rig.decoder)] == [200, 200]
+
+
 def test_options_of_one_request_through_the_router(rig: Rig) -> None:
     """It overwrites a client's kv_transfer_params."""
     assert rig.stack.router is not None

@@ -107,12 +107,14 @@ def test_sigterm_alone_has_no_first_phase(rig_of: Callable[[str, str], Rig]) -> 
     rig.warm_up()
     prompt = numbered_prompt(32, 150)
     ticket = rig.ticket(prompt)
+    name = name_of(rig.producer)
     rig.producer.process.ask_to_end()
     answers: list[web.Answer] = []
     wait_until("the end to begin", lambda: answers.append(ask(rig.producer, rig.question)) or answers[-1].status != 200, LIMIT_S)
     assert health(rig.producer) == {503}
     expect_closed(rig.producer, rig.question)
     expect(answers[-1], 503, "draining", None)
+    assert run("ready", name)[1].startswith(f"engine {name}: not ready: it leaves: ")
     expect_loaded(rig, prompt, ticket)
     wait_until("the end of P2", lambda: not rig.producer.process.running(), LIMIT_S)
     rig.stack.engines.remove(rig.producer)

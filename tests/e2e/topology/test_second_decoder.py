@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 from pd import client, metrics
@@ -17,7 +16,6 @@ from shapes import LEASE_S, engine
 
 pytestmark = pytest.mark.deep
 
-MIDDLEWARE = ("--middleware", "kvferry.vllm.KVErrors")
 GIVES_UP = {"policy": "fail", "load_timeout_ms": 300}
 LOADED_BLOCKS = "kvferry_loaded_blocks_total"
 GONE = ("lease_expired", "lease_unknown")
@@ -36,9 +34,8 @@ def relay() -> Iterator[Relay]:
 @pytest.fixture(scope="module")
 def rigs(start: Callable[..., Callable[[str, str], Rig]], relay: Relay) -> tuple[Rig, Rig, Rig]:
     """The same producer with each decoder: the first one reads through the relay, the others its memory."""
-    first = replace(engine("D1", transports=["tcp"], load_timeout_ms=60000, stall_timeout_ms=20000), args=MIDDLEWARE)
-    second = replace(engine("D2"), args=MIDDLEWARE)
-    rig = start([engine("P", advertise=HOST), first, second, engine("D3")])
+    first = engine("D1", transports=["tcp"], load_timeout_ms=60000, stall_timeout_ms=20000)
+    rig = start([engine("P", advertise=HOST), first, engine("D2"), engine("D3")])
     return rig("P", "D1"), rig("P", "D2"), rig("P", "D3")
 
 

@@ -21,7 +21,6 @@ from typed import CHAT, COMPLETIONS, ask, ticket_for
 
 pytestmark = pytest.mark.deep
 
-MIDDLEWARE = ("--middleware", "kvferry.vllm.KVErrors")
 LONG_ANSWERS = 14
 LONG_TOKENS = 1900
 MODEL_TOKENS = 2048
@@ -41,7 +40,7 @@ EVERY_WAY = [pytest.param(path, stream, id=f"{path.rsplit('v1/')[-1]}{' stream' 
 @pytest.fixture(scope="module")
 def rig(start: Callable[..., Callable[[str, str], Rig]]) -> Rig:
     d = engine("D", blocks=D_BLOCKS)
-    d = replace(d, connector=d.connector.with_policy("fail"), args=MIDDLEWARE, max_tokens=MODEL_TOKENS)
+    d = replace(d, connector=d.connector.with_policy("fail"), max_tokens=MODEL_TOKENS)
     return start([engine("P"), d])("P", "D")
 
 
