@@ -70,9 +70,10 @@ class Connector:
         return replace(self, config={**self.config, "kv_connector": "NixlConnector", "kv_connector_module_path": "kvferry.nixl"})
 
     def at_port(self, port: int) -> Connector:
-        """With a port of its own that stays the same when the engine is started anew."""
+        """With a port of its own that stays the same when the engine is started anew; as it is, where it chooses its address."""
         if self.name == "kvferry":
-            return self.with_options(listen=f"{LOOPBACK}:{port}")
+            is_told = "listen" in self.config.get("kv_connector_extra_config", {})
+            return self.with_options(listen=f"{LOOPBACK}:{port}") if is_told else self
         return replace(self, env={**self.env, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)})
 
     def as_json(self) -> str:

@@ -41,6 +41,10 @@ class EngineSpec:
     max_tokens: int = 512
     args: tuple[str, ...] = ()
     api_servers: int = 1
+    host: str = HOST
+    """An address, in brackets if it is IPv6's."""
+    enter: tuple[str, ...] = ()
+    """A command that runs another one where that address is."""
 
 
 def engine_env(spec: EngineSpec) -> dict[str, str]:
@@ -60,7 +64,7 @@ def engine_argv(spec: EngineSpec, port: int) -> list[str]:
     program = ["-m", "vllm.entrypoints.openai.api_server"]
     if spec.api_servers > 1:
         program = [str(SEVERAL_SERVERS), "--api-server-count", str(spec.api_servers)]
-    return [sys.executable, *program, "--host", HOST, "--port", str(port), *engine_args(spec)]
+    return [*spec.enter, sys.executable, *program, "--host", spec.host.strip("[]"), "--port", str(port), *engine_args(spec)]
 
 
 def engine_args(spec: EngineSpec) -> list[str]:
@@ -83,6 +87,7 @@ class Server:
     port: int
     grace_s = 10.0
     health = "/health"
+    host = HOST
 
     @property
     def name(self) -> str:
@@ -90,7 +95,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
         self.process.start()
@@ -109,6 +114,7 @@ class Engine(Server):
 
     def __init__(self, spec: EngineSpec, logs: Path) -> None:
         self.port, self.connector_port = free_ports(2)
+        self.host = spec.host
         self.spec = replace(spec, connector=spec.connector.at_port(self.connector_port))
         self._sockets = tempfile.TemporaryDirectory(prefix="pd-")
         """Those of vLLM's processes among each other: an engine that is killed leaves them. Gone with us."""
