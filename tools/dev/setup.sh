@@ -135,9 +135,12 @@ setup_kubernetes() {
   locked setup_beside_venv kubernetes "kubectl and Kubernetes' schemas beside .venv (0.2 GB, 15 s)"
 }
 
-# Ray Serve's classes.
 setup_ray() {
-  locked setup_beside_venv ray "Ray beside .venv (0.2 GB, 15 s)"
+  locked setup_beside_venv ray "Ray Serve LLM beside .venv (0.4 GB, 20 s)"
+}
+
+setup_dynamo() {
+  locked setup_beside_venv dynamo "NVIDIA Dynamo beside .venv (0.3 GB, 15 s)"
 }
 
 install_audit() {

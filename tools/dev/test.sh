@@ -9,9 +9,9 @@ RESULTS=$CACHE/results
 PASSED=$CACHE/deep
 # Engines that are up share the machine's memory: these have runs of their own.
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
-  --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary)
+  --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary --ignore tests/e2e/stacks)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 upstream:5 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 stacks:45 upstream:5 chaos:8 package:4)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list]"
 mode=all
@@ -218,6 +218,17 @@ part_releases() {
     setup_vllm "$version" 2>&1 | tee "$CACHE/logs/vllm-$version.log" >&2 || true
   done
   KVFERRY_NEWEST_VLLM=$(newest vllm) pytest_step "end to end, releases of vLLM" releases tests/e2e/releases "${keep[@]}"
+}
+
+# On the vLLM that each stack pins. A row that has passed on this tree is kept, but for --again.
+part_stacks() {
+  setup_all
+  setup_ray
+  setup_dynamo
+  setup_vllm 0.29.0
+  setup_vllm 0.31.0
+  [ $again = no ] || rm -f "$CACHE/stacks/rows.json"
+  KVFERRY_TREE=$tree pytest_step "end to end, under the stacks of others, on hosts of their own" stacks tests/e2e/stacks
 }
 
 # A test that is known to fail counts as skipped, with the reason (tests/upstream/expected.py).
