@@ -41,9 +41,9 @@ def row(request: pytest.FixtureRequest) -> Iterator[Row]:
         keep(made)
 
 
-@pytest.fixture(scope="session")
-def some(own_network_of_all: None) -> Callable[[int], list[Question]]:
-    """So many questions that nobody has asked yet."""
+@pytest.fixture(scope="module")
+def some() -> Callable[[int], list[Question]]:
+    """So many questions that these engines have not been asked yet."""
     left = questions()
     return lambda count: [next(left) for _ in range(count)]
 
