@@ -211,6 +211,7 @@ def test_from_elsewhere_with_the_key_alone(engine: Callable[..., Engine], monkey
     reply = proved(client, KEY, grace="5000", nonce=nonce)
     assert reply.status_code == 200 and reply.json()["engines"][0]["phase"] == LEAVING
     assert ask(one.folder, {"ask": STATE})["closes_in_ms"] <= 5000
+    assert client.get(front.DRAIN).json()["engines"][0]["phase"] == LEAVING, "not what was seen before"
 
 
 def test_an_engine_without_a_key_is_drained_on_its_host_alone(engine: Callable[..., Engine]) -> None:

@@ -133,6 +133,7 @@ class Front:
         except PermissionError as error:
             await _send_json(send, 403, {"refused": str(error)})
             return
+        self._seen = 0.0, []  # it was before that
         await _send_json(send, 200 if states else 503, {"engines": states})
 
     def _nonce(self) -> str:
