@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -201,7 +202,8 @@ def proved(client: TestClient, key: bytes, grace: str = "", nonce: str | None = 
 def test_from_elsewhere_with_the_key_alone(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     one, client = engine(keys=(OTHER_KEY, KEY)), TestClient(server_of())
     refused = [client.post(front.DRAIN), proved(client, b"x" * 16), proved(client, b""), proved(client, KEY, nonce="1.2.3"),
-               proved(client, KEY, grace="5", said="6"),
+               proved(client, KEY, grace="5", said="6"), proved(client, KEY, grace="9" * 5000), proved(client, KEY, grace="x"),
+               client.post(front.DRAIN, headers={"kvferry-grace-ms": "9" * 5000}),
                proved(client, KEY, nonce=TestClient(server_of()).get(front.DRAIN).json()["nonce"])]
     nonce = client.get(front.DRAIN).json()["nonce"]
     monkeypatch.setattr(front, "NONCE_S", -1)
@@ -211,6 +213,7 @@ def test_from_elsewhere_with_the_key_alone(engine: Callable[..., Engine], monkey
     reply = proved(client, KEY, grace="5000", nonce=nonce)
     assert reply.status_code == 200 and reply.json()["engines"][0]["phase"] == LEAVING
     assert ask(one.folder, {"ask": STATE})["closes_in_ms"] <= 5000
+    assert client.get(front.DRAIN).json()["engines"][0]["phase"] == LEAVING, "and not what was seen before"
 
 
 def test_an_engine_without_a_key_is_drained_on_its_host_alone(engine: Callable[..., Engine]) -> None:
@@ -295,6 +298,24 @@ def test_who_asks_often_asks_the_engine_seldom(engine: Callable[..., Engine]) ->
     assert client.get(front.READY).status_code == 200
     one.look = Look(0, 0, ["no weights"], [])
     assert client.get(front.READY).status_code == 200
+
+
+def test_many_who_ask_at_once_cost_one_question_and_all_are_answered(engine: Callable[..., Engine],
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    engine()
+    asked = []
+
+    def slowly(folder: Path, question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        time.sleep(0.1)
+        return ask(folder, question)
+    monkeypatch.setattr(front, "ask", slowly)
+
+    async def all_of_them() -> list[list[dict[str, Any]]]:
+        one = front.Front()
+        return await asyncio.gather(*(one._look("engine") for _ in range(100)))
+    assert [len(states) for states in asyncio.run(all_of_them())] == [1] * 100
+    assert len(asked) == 1
 
 
 # ---- commands ----
