@@ -410,7 +410,17 @@ def test_drain_by_its_api_server(engine: Callable[..., Engine], capsys: pytest.C
 def test_drain_where_nobody_answers(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert "no engine answers" in run(capsys, "drain", url)[1]
     assert run(capsys, "drain", "127.0.0.1:1")[0] == 2
-    assert run(capsys, "drain", "ftp://127.0.0.1:1")[0] == 2
+    for wrong in ("ftp://127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:port", "http://[::1", "http://"):
+        assert run(capsys, "drain", wrong)[0] == 2
+
+
+def test_drain_of_somebody_else_s_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    async def other(one: front.Front, scope: Any, engine: Any, send: front.Send) -> None:
+        await front._send_json(send, 200, ["no", "object"])  # type: ignore[arg-type]
+    monkeypatch.setattr(front.Front, "_drain", other)
+    monkeypatch.setenv("KVFERRY_KEY_FILE", "")
+    status, said = run(capsys, "drain", url)
+    assert status == 2 and said.startswith(f"kvferry drain: {url}: AttributeError")
 
 
 # ---- what an engine says of itself ----
