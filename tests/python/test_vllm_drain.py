@@ -157,6 +157,18 @@ def test_words_that_are_no_question(engine: Callable[..., Engine], line: bytes) 
     assert ask(one.folder, {"ask": STATE})["phase"] == OPEN
 
 
+def test_a_question_that_comes_byte_by_byte_holds_up_nobody(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "LIMIT_S", 0.3)
+    one = engine()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(one.folder / questions.SOCKET))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(20):
+                connection.sendall(b" ")
+                time.sleep(0.1)
+    assert ask(one.folder, {"ask": STATE})["phase"] == OPEN
+
+
 def as_another_user(do: Callable[[], bool]) -> bool:
     """In a process of its own."""
     child = os.fork()
@@ -477,6 +489,15 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
     assert "not released" in state_of(sides)["why_not"][0] and asked
     sides.scheduler.take([worker.news()])
     assert state_of(sides)["ready"]
+
+
+def test_many_peers_in_trouble_are_no_trouble(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = SimpleNamespace(name="control", breaker="open", cause="peer_down")
+    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", paths=[path]) for i in range(4096)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sides.scheduler, "_node", SimpleNamespace(peers=lambda: peers))
+        state = state_of(sides)
+    assert state["ready"] and len(state["notes"]) < 100 and state["notes"][-1] == f"and {4096 - len(state['notes']) + 1} more"
 
 
 def test_a_shutdown_closes_at_once(sides: Sides) -> None:
