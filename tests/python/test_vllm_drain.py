@@ -251,7 +251,7 @@ def test_phases_at_an_api_server(engine: Callable[..., Engine]) -> None:
     one.drain.begin(0)
     reply = client.post(COMPLETIONS)
     assert (reply.status_code, reply.headers["retry-after"], reply.headers["retry-after-ms"]) == (503, "1", "1000")
-    assert reply.json()["error"] == front.LEAVES and front.LEAVES["reason"] == "draining" and front.LEAVES["retryable"]
+    assert reply.json()["error"] == front.LEAVES.error == front.LEAVES.error | {"reason": "draining", "retryable": True, "code": 503}
     assert client.post("/v1/messages").json()["error"]["type"] == "overloaded_error"
     assert client.post("/pause").status_code == 200, "who runs it may still ask"
     for each in (one, other):
@@ -276,7 +276,7 @@ def test_a_server_that_is_asked_to_end(engine: Callable[..., Engine]) -> None:
         assert app.state.engine_client.stopped == [7]
         one.drain.begin(60000)
         assert client.get("/health").status_code == 503
-        assert client.post(COMPLETIONS).json()["error"] == front.LEAVES, "it does not open again"
+        assert client.post(COMPLETIONS).json()["error"] == front.LEAVES.error, "it does not open again"
 
 
 def test_a_prompt_that_the_end_overtakes(engine: Callable[..., Engine]) -> None:
@@ -289,7 +289,7 @@ def test_a_prompt_that_the_end_overtakes(engine: Callable[..., Engine]) -> None:
     app.post("/v1/chat/completions")(overtaken)
     with TestClient(app) as client:
         reply = client.post("/v1/chat/completions")
-    assert (reply.status_code, reply.json()["error"]) == (503, front.LEAVES)
+    assert (reply.status_code, reply.json()["error"]) == (503, front.LEAVES.error)
 
 
 def test_ready_by_http(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:

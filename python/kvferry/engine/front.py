@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import math
 import re
 import secrets
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .drain import DRAIN_PROVED, STATE, Notice, read_notice
-from .errors import errors_folder
+from .errors import errors_folder, make_reply
 from .forms import form_of
 from .log import limited
 from .questions import ask
@@ -37,10 +36,7 @@ NONCE_S = 30
 LOOK_S = 1.0  # how long an answer of the engine's is good for whoever asks without a key
 ASKING_MAX = 16  # who ask for a drain at a time
 GRACE = re.compile(r"[0-9]{0,9}")
-
-LEAVES = {"message": "This engine is leaving and takes no new prompts: ask another one.", "type": "kv_transfer_error", "code": 503,
-          "reason": "draining", "retryable": True, "peer": None}
-RETRY = [(b"retry-after", b"%d" % math.ceil(RETRY_AFTER_MS / 1000)), (b"retry-after-ms", b"%d" % RETRY_AFTER_MS)]
+LEAVES = make_reply(503, RETRY_AFTER_MS, "draining", None, "This engine is leaving and takes no new prompts: ask another one.")
 
 
 class Front:
@@ -73,7 +69,7 @@ class Front:
         elif scope["method"] == "POST" and path.startswith(PROMPTS):
             if not self._leaves(engine) or not self.is_closed:
                 return False
-            await self.refuse(scope, send)
+            await _send(send, LEAVES.status, form_of(scope["path"]).body(LEAVES.error), LEAVES.headers)
         else:
             return False
         return True
@@ -82,9 +78,6 @@ class Front:
     def is_closed(self) -> bool:
         """As far as the last request has seen."""
         return self._closes_ns is not None and time.monotonic_ns() >= self._closes_ns
-
-    async def refuse(self, scope: Message, send: Send) -> None:
-        await _send(send, 503, form_of(scope["path"]).body(LEAVES), RETRY)
 
     def _note(self, closes_ns: int) -> None:
         self._closes_ns = closes_ns if self._closes_ns is None else min(closes_ns, self._closes_ns)
