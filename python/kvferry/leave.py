@@ -35,10 +35,6 @@ class Unreachable(Exception):
     """The text says who, and why."""
 
 
-class Refused(Unreachable):
-    pass
-
-
 def _line(state: dict[str, Any]) -> str:
     left = f" for {state['closes_in_ms'] / 1000:.0f} s more" if state["phase"] == LEAVING else ""
     return (f"engine {state['engine']}: {state['phase']}: {MEANS.get(state['phase'], 'it takes prompts')}{left}; "
@@ -50,18 +46,13 @@ def _line(state: dict[str, Any]) -> str:
 def _folders(names: Sequence[str]) -> dict[Path, str]:
     """By folder the engine's id, all ranks of it. Unreachable: one of these names is no engine's."""
     try:
-        found = {folder: notice.engine for folder in sorted(errors_folder().iterdir()) if (notice := read_notice(folder))}
+        found = {folder: notice for folder in sorted(errors_folder().iterdir()) if (notice := read_notice(folder))}
     except OSError as error:
         raise Unreachable(f"no engine of this user can be found: {error}") from error
     for name in names:
-        if not any(_is_of(engine, name) for engine in found.values()):
-            raise Unreachable(f"no engine {name} of this user on this host" + _listed(found.values()))
-    return {folder: engine for folder, engine in found.items()
-            if not names or any(_is_of(engine, name) for name in names)}
-
-
-def _is_of(engine: str, name: str) -> bool:
-    return name in (engine, RANK.sub("", engine))
+        if not any(notice.is_of(name) for notice in found.values()):
+            raise Unreachable(f"no engine {name} of this user on this host" + _listed(notice.engine for notice in found.values()))
+    return {folder: notice.engine for folder, notice in found.items() if not names or any(map(notice.is_of, names))}
 
 
 def _listed(engines: Iterable[str]) -> str:
@@ -72,7 +63,7 @@ def _ask(folder: Path, engine: str, question: dict[str, Any]) -> dict[str, Any]:
     try:
         return ask(folder, question)
     except PermissionError as error:
-        raise Refused(f"engine {engine}: {error}") from error
+        raise Unreachable(f"engine {engine}: {error}") from error
     except (OSError, ValueError) as error:
         raise Unreachable(f"engine {engine} does not answer: {error}") from error
 
@@ -97,13 +88,17 @@ class Local:
 
 class Remote:
     def __init__(self, url: str, key_file: Path | None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise Unreachable(f"{url}: {error}") from error
+        if parts.scheme not in ("http", "https") or host is None:
             raise Unreachable(f"{url} is not HOST:PORT, http:// or https://")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url = url
         self._path = parts.path.rstrip("/") + DRAIN_PATH
-        self._connect = lambda: kind(parts.hostname or "", parts.port, timeout=HTTP_LIMIT_S)
+        self._connect = lambda: kind(host, port, timeout=HTTP_LIMIT_S)
         try:
             self._key = read_keys(key_file)[0] if key_file is not None else b""
         except (OSError, IndexError) as error:
@@ -132,11 +127,11 @@ class Remote:
                                   "VLLM_PLUGINS leaves kvferry out: then give it --middleware kvferry.vllm.KVErrors")
             fields: dict[str, Any] = json.loads(text)
             if response.status == 403:
-                raise Refused(f"{self._url}: refused: {fields['refused']}")
+                raise Unreachable(f"{self._url}: refused: {fields['refused']}")
             if not fields.get("engines"):
                 raise Unreachable(f"{self._url}: no engine answers behind it")
             return fields
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, AttributeError) as error:
             raise Unreachable(f"{self._url}: {type(error).__name__}: {error}") from error
 
 

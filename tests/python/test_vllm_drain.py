@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -156,6 +157,18 @@ def test_words_that_are_no_question(engine: Callable[..., Engine], line: bytes) 
     assert ask(one.folder, {"ask": STATE})["phase"] == OPEN
 
 
+def test_a_question_that_comes_byte_by_byte_holds_up_nobody(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "LIMIT_S", 0.3)
+    one = engine()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(one.folder / questions.SOCKET))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(20):
+                connection.sendall(b" ")
+                time.sleep(0.1)
+    assert ask(one.folder, {"ask": STATE})["phase"] == OPEN
+
+
 def as_another_user(do: Callable[[], bool]) -> bool:
     """In a process of its own."""
     child = os.fork()
@@ -201,7 +214,8 @@ def proved(client: TestClient, key: bytes, grace: str = "", nonce: str | None = 
 def test_from_elsewhere_with_the_key_alone(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     one, client = engine(keys=(OTHER_KEY, KEY)), TestClient(server_of())
     refused = [client.post(front.DRAIN), proved(client, b"x" * 16), proved(client, b""), proved(client, KEY, nonce="1.2.3"),
-               proved(client, KEY, grace="5", said="6"),
+               proved(client, KEY, grace="5", said="6"), proved(client, KEY, grace="9" * 5000), proved(client, KEY, grace="x"),
+               client.post(front.DRAIN, headers={"kvferry-grace-ms": "9" * 5000}),
                proved(client, KEY, nonce=TestClient(server_of()).get(front.DRAIN).json()["nonce"])]
     nonce = client.get(front.DRAIN).json()["nonce"]
     monkeypatch.setattr(front, "NONCE_S", -1)
@@ -211,7 +225,7 @@ def test_from_elsewhere_with_the_key_alone(engine: Callable[..., Engine], monkey
     reply = proved(client, KEY, grace="5000", nonce=nonce)
     assert reply.status_code == 200 and reply.json()["engines"][0]["phase"] == LEAVING
     assert ask(one.folder, {"ask": STATE})["closes_in_ms"] <= 5000
-    assert client.get(front.DRAIN).json()["engines"][0]["phase"] == LEAVING, "not what was seen before"
+    assert client.get(front.DRAIN).json()["engines"][0]["phase"] == LEAVING, "and not what was seen before"
 
 
 def test_an_engine_without_a_key_is_drained_on_its_host_alone(engine: Callable[..., Engine]) -> None:
@@ -237,7 +251,7 @@ def test_phases_at_an_api_server(engine: Callable[..., Engine]) -> None:
     one.drain.begin(0)
     reply = client.post(COMPLETIONS)
     assert (reply.status_code, reply.headers["retry-after"], reply.headers["retry-after-ms"]) == (503, "1", "1000")
-    assert reply.json()["error"] == front.LEAVES and front.LEAVES["reason"] == "draining" and front.LEAVES["retryable"]
+    assert reply.json()["error"] == front.LEAVES.error == front.LEAVES.error | {"reason": "draining", "retryable": True, "code": 503}
     assert client.post("/v1/messages").json()["error"]["type"] == "overloaded_error"
     assert client.post("/pause").status_code == 200, "who runs it may still ask"
     for each in (one, other):
@@ -262,7 +276,7 @@ def test_a_server_that_is_asked_to_end(engine: Callable[..., Engine]) -> None:
         assert app.state.engine_client.stopped == [7]
         one.drain.begin(60000)
         assert client.get("/health").status_code == 503
-        assert client.post(COMPLETIONS).json()["error"] == front.LEAVES, "it does not open again"
+        assert client.post(COMPLETIONS).json()["error"] == front.LEAVES.error, "it does not open again"
 
 
 def test_a_prompt_that_the_end_overtakes(engine: Callable[..., Engine]) -> None:
@@ -275,7 +289,7 @@ def test_a_prompt_that_the_end_overtakes(engine: Callable[..., Engine]) -> None:
     app.post("/v1/chat/completions")(overtaken)
     with TestClient(app) as client:
         reply = client.post("/v1/chat/completions")
-    assert (reply.status_code, reply.json()["error"]) == (503, front.LEAVES)
+    assert (reply.status_code, reply.json()["error"]) == (503, front.LEAVES.error)
 
 
 def test_ready_by_http(engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +310,24 @@ def test_who_asks_often_asks_the_engine_seldom(engine: Callable[..., Engine]) ->
     assert client.get(front.READY).status_code == 200
     one.look = Look(0, 0, ["no weights"], [])
     assert client.get(front.READY).status_code == 200
+
+
+def test_many_who_ask_at_once_cost_one_question_and_all_are_answered(engine: Callable[..., Engine],
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    engine()
+    asked = []
+
+    def slowly(folder: Path, question: dict[str, Any]) -> dict[str, Any]:
+        asked.append(question)
+        time.sleep(0.1)
+        return ask(folder, question)
+    monkeypatch.setattr(front, "ask", slowly)
+
+    async def all_of_them() -> list[list[dict[str, Any]]]:
+        one = front.Front()
+        return await asyncio.gather(*(one._look("engine") for _ in range(100)))
+    assert [len(states) for states in asyncio.run(all_of_them())] == [1] * 100
+    assert len(asked) == 1
 
 
 # ---- commands ----
@@ -390,7 +422,17 @@ def test_drain_by_its_api_server(engine: Callable[..., Engine], capsys: pytest.C
 def test_drain_where_nobody_answers(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert "no engine answers" in run(capsys, "drain", url)[1]
     assert run(capsys, "drain", "127.0.0.1:1")[0] == 2
-    assert run(capsys, "drain", "ftp://127.0.0.1:1")[0] == 2
+    for wrong in ("ftp://127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:port", "http://[::1", "http://"):
+        assert run(capsys, "drain", wrong)[0] == 2
+
+
+def test_drain_of_somebody_else_s_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    async def other(one: front.Front, scope: Any, engine: Any, send: front.Send) -> None:
+        await front._send_json(send, 200, ["no", "object"])  # type: ignore[arg-type]
+    monkeypatch.setattr(front.Front, "_drain", other)
+    monkeypatch.setenv("KVFERRY_KEY_FILE", "")
+    status, said = run(capsys, "drain", url)
+    assert status == 2 and said.startswith(f"kvferry drain: {url}: AttributeError")
 
 
 # ---- what an engine says of itself ----
@@ -447,6 +489,15 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
     assert "not released" in state_of(sides)["why_not"][0] and asked
     sides.scheduler.take([worker.news()])
     assert state_of(sides)["ready"]
+
+
+def test_many_peers_in_trouble_are_no_trouble(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = SimpleNamespace(name="control", breaker="open", cause="peer_down")
+    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", paths=[path]) for i in range(4096)]
+    with monkeypatch.context() as patch:
+        patch.setattr(sides.scheduler, "_node", SimpleNamespace(peers=lambda: peers))
+        state = state_of(sides)
+    assert state["ready"] and len(state["notes"]) < 100 and state["notes"][-1] == f"and {4096 - len(state['notes']) + 1} more"
 
 
 def test_a_shutdown_closes_at_once(sides: Sides) -> None:

@@ -61,6 +61,10 @@ def reply_of(text: bytes, since_ns: int = 0) -> Reply | None:
     at_ns, http_status, retry_after_ms, reason, peer, message = json.loads(text)
     if at_ns < since_ns:
         return None
+    return make_reply(http_status, retry_after_ms, reason, peer, message)
+
+
+def make_reply(http_status: int, retry_after_ms: int, reason: str, peer: str | None, message: str) -> Reply:
     retryable = retry_after_ms > 0
     error = {"message": message, "type": "kv_transfer_error", "code": http_status, "reason": reason, "retryable": retryable,
              "peer": peer}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import math
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .drain import DRAIN_PROVED, STATE, Notice, read_notice
-from .errors import errors_folder
+from .errors import errors_folder, make_reply
 from .forms import form_of
 from .log import limited
 from .questions import ask
@@ -34,12 +34,9 @@ PROMPTS = ("/v1/", "/inference/", "/generate", "/invocations")
 RETRY_AFTER_MS = 1000
 NONCE_S = 30
 LOOK_S = 1.0  # how long an answer of the engine's is good for whoever asks without a key
-WAITING_MAX = 16  # who wait for one
-
-
-LEAVES = {"message": "This engine is leaving and takes no new prompts: ask another one.", "type": "kv_transfer_error", "code": 503,
-          "reason": "draining", "retryable": True, "peer": None}
-RETRY = [(b"retry-after", b"%d" % math.ceil(RETRY_AFTER_MS / 1000)), (b"retry-after-ms", b"%d" % RETRY_AFTER_MS)]
+ASKING_MAX = 16  # who ask for a drain at a time
+GRACE = re.compile(r"[0-9]{0,9}")
+LEAVES = make_reply(503, RETRY_AFTER_MS, "draining", None, "This engine is leaving and takes no new prompts: ask another one.")
 
 
 class Front:
@@ -47,7 +44,7 @@ class Front:
         self._folders: list[Path] = []  # of the engines behind this server
         self._closes_ns: int | None = None  # known once, it stays: engines end before their server
         self._secret = secrets.token_bytes(32)
-        self._waiting = 0
+        self._asking = 0
         self._one_asks = asyncio.Lock()
         self._seen: tuple[float, list[dict[str, Any]]] = 0.0, []
 
@@ -72,7 +69,7 @@ class Front:
         elif scope["method"] == "POST" and path.startswith(PROMPTS):
             if not self._leaves(engine) or not self.is_closed:
                 return False
-            await self.refuse(scope, send)
+            await _send(send, LEAVES.status, form_of(scope["path"]).body(LEAVES.error), LEAVES.headers)
         else:
             return False
         return True
@@ -81,9 +78,6 @@ class Front:
     def is_closed(self) -> bool:
         """As far as the last request has seen."""
         return self._closes_ns is not None and time.monotonic_ns() >= self._closes_ns
-
-    async def refuse(self, scope: Message, send: Send) -> None:
-        await _send(send, 503, form_of(scope["path"]).body(LEAVES), RETRY)
 
     def _note(self, closes_ns: int) -> None:
         self._closes_ns = closes_ns if self._closes_ns is None else min(closes_ns, self._closes_ns)
@@ -124,16 +118,23 @@ class Front:
         headers = dict(scope["headers"])
         kind, nonce, proof = (headers.get(b"authorization", b"").decode("latin-1").split(" ") + ["", "", ""])[:3]
         grace = headers.get(b"kvferry-grace-ms", b"").decode("latin-1")
-        question = {"ask": DRAIN_PROVED, "nonce": nonce, "proof": proof, "grace_ms": int(grace) if grace.isdecimal() else None}
-        if kind.lower() != "kvferry" or not self._is_ours(nonce):
+        if kind.lower() != "kvferry" or not self._is_ours(nonce) or not GRACE.fullmatch(grace):
             await _send_json(send, 403, {"refused": "not proved by the shared key"})
             return
+        question = {"ask": DRAIN_PROVED, "nonce": nonce, "proof": proof, "grace_ms": int(grace) if grace else None}
+        if self._asking == ASKING_MAX:
+            await _send_json(send, 503, {"engines": []})
+            return
+        self._asking += 1
         try:
-            states = await self._ask(engine, question)
+            async with self._one_asks:
+                self._seen = 0.0, []
+                states = await self._ask(engine, question)
         except PermissionError as error:
             await _send_json(send, 403, {"refused": str(error)})
             return
-        self._seen = 0.0, []  # it was before that
+        finally:
+            self._asking -= 1
         await _send_json(send, 200 if states else 503, {"engines": states})
 
     def _nonce(self) -> str:
@@ -149,27 +150,22 @@ class Front:
         return hmac.compare_digest(self._sign(made).encode(), signature.encode()) and time.monotonic() < int(made.split(".")[0])
 
     async def _look(self, engine: str | None) -> list[dict[str, Any]]:
-        if time.monotonic() >= self._seen[0]:
-            states = await self._ask(engine, {"ask": STATE})
-            self._seen = time.monotonic() + LOOK_S, states
-        return self._seen[1]
+        async with self._one_asks:  # who waits here takes what the first one was told
+            if time.monotonic() >= self._seen[0]:
+                states = await self._ask(engine, {"ask": STATE})
+                self._seen = time.monotonic() + LOOK_S, states
+            return self._seen[1]
 
     async def _ask(self, engine: str | None, question: dict[str, Any]) -> list[dict[str, Any]]:
         """All engines behind this server, or none of them. PermissionError: one refuses."""
         self._notices(lambda: engine)
-        if self._waiting == WAITING_MAX or not self._folders:
-            return []
-        self._waiting += 1
         try:
-            async with self._one_asks:
-                return [await asyncio.to_thread(ask, folder, question) for folder in self._folders]
+            return [await asyncio.to_thread(ask, folder, question) for folder in self._folders]
         except PermissionError:
             raise
         except (OSError, ValueError) as error:
             limited.warning("kvferry: an engine does not answer: %s", error)
             return []
-        finally:
-            self._waiting -= 1
 
 
 async def _send_json(send: Send, status: int, fields: dict[str, Any]) -> None:

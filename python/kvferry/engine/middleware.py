@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import Reply, errors_folder, find_failure, sweep
 from .forms import form_of
-from .front import Front
+from .front import LEAVES, Front
 from .log import limited, logger
 
 Message = MutableMapping[str, Any]
@@ -119,11 +119,10 @@ class _Gate:
 
     async def _failed(self, message: Message) -> None:
         reply = self._reply()
+        if reply is None and self._held[0]["status"] >= 500 and self._errors.front.is_closed:
+            reply = LEAVES  # the server is being taken down: vLLM's words are of that
         if reply is not None:
             await self._answer(reply)
-        elif self._held[0]["status"] >= 500 and self._errors.front.is_closed:
-            self._held, self._step = [], self._ignore  # the server is being taken down: vLLM's words are of that
-            await self._errors.front.refuse(self._scope, self._send)
         else:
             await self._release(message, self._send)
 

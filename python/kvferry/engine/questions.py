@@ -28,9 +28,10 @@ Fields = dict[str, Any]
 
 
 def _read_line(connection: socket.socket) -> Fields:
-    """ValueError: it is too long, or no object. OSError: it did not come."""
-    line = b""
+    """ValueError: it is too long, or no object. OSError: it did not come in the time that the socket has."""
+    line, until = b"", time.monotonic() + (connection.gettimeout() or 0)
     while not line.endswith(b"\n"):
+        connection.settimeout(max(0.001, until - time.monotonic()))
         got = connection.recv(4096)
         if not got:
             break

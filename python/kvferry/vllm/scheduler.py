@@ -70,10 +70,15 @@ class News(KVConnectorWorkerMetadata):
         return News(self.ranks + other.ranks)
 
 
+LISTED_MAX = 32
+"""An answer is one line of bounded length."""
+
+
 def peers_in_trouble(node: Node) -> list[str]:
-    """A line each: what does not answer now. They may be elsewhere's trouble."""
-    return [f"peer {peer.address}: {path.name}: not tried for now ({path.cause or 'no answer'})"
-            for peer in node.peers() for path in peer.paths if path.breaker]
+    """A line each, and one for those beyond LISTED_MAX: what does not answer now. They may be elsewhere's trouble."""
+    lines = [f"peer {peer.address}: {path.name}: not tried for now ({path.cause or 'no answer'})"
+             for peer in node.peers() for path in peer.paths if path.breaker]
+    return lines[:LISTED_MAX] + [f"and {len(lines) - LISTED_MAX} more"] * (len(lines) > LISTED_MAX)
 
 
 def _nothing(*_: Any) -> None:
