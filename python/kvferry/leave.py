@@ -100,7 +100,7 @@ class Remote:
         self._path = parts.path.rstrip("/") + DRAIN_PATH
         self._connect = lambda: kind(host, port, timeout=HTTP_LIMIT_S)
         try:
-            self._key = read_keys(key_file)[0] if key_file is not None else b""
+            self._key = read_keys(key_file)[0] if key_file is not None else None
         except (OSError, IndexError) as error:
             raise Unreachable(f"{key_file}: no key can be read: {error}") from error
 
@@ -108,6 +108,8 @@ class Remote:
         grace = "" if grace_ms is None else str(grace_ms)
         with closing(self._connect()) as connection:  # one, since each API server knows its own nonces
             nonce = self._exchange(connection, "GET", {}).get("nonce", "")
+            if self._key is None:
+                raise Unreachable(f"{self._url}: an engine elsewhere asks for the shared key: give --key-file, or KVFERRY_KEY_FILE")
             headers = {"authorization": f"kvferry {nonce} {proof_of(self._key, nonce, grace)}"}
             if grace:
                 headers["kvferry-grace-ms"] = grace
