@@ -279,6 +279,15 @@ def test_a_server_that_is_asked_to_end(engine: Callable[..., Engine]) -> None:
         assert client.post(COMPLETIONS).json()["error"] == front.LEAVES.error, "it does not open again"
 
 
+@pytest.mark.parametrize("client", [None, SimpleNamespace(), SimpleNamespace(vllm_config=SimpleNamespace())])
+def test_a_server_that_is_made_otherwise(client: Any) -> None:
+    """By a vLLM that nobody knows: prompts go on."""
+    app = server_of()
+    app.state.engine_client = client
+    with TestClient(app) as asks:
+        assert [asks.post(COMPLETIONS).status_code, asks.get("/health").status_code] == [200, 200]
+
+
 def test_a_prompt_that_the_end_overtakes(engine: Callable[..., Engine]) -> None:
     one, app = engine(), server_of()
 

@@ -409,17 +409,18 @@ def returns_routed_experts(vllm_config: VllmConfig) -> bool:
 
 def engine_of_server(app: Any) -> str | None:
     """The id of the engine behind it, by which its scheduler knows itself, too; None: there is none, or not yet."""
-    client = getattr(app.state, "engine_client", None)
-    transfer = client.vllm_config.kv_transfer_config if client is not None else None
-    return transfer.engine_id if transfer is not None else None
+    found = app.state
+    for name in ("engine_client", "vllm_config", "kv_transfer_config", "engine_id"):
+        found = getattr(found, name, None)
+    return None if found is None else str(found)
 
 
 def watch_shutdown(app: Any, begins: Callable[[], None]) -> None:
     """Has it called when the server has been asked to end, before anything is taken down."""
     client = getattr(app.state, "engine_client", None)
-    if client is None:
+    shut_down = getattr(client, "shutdown", None)
+    if client is None or shut_down is None:
         return
-    shut_down = client.shutdown
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         begins()
