@@ -142,10 +142,9 @@ class Cache:
 
     @staticmethod
     def _remove_oldest(folder: Path) -> None:
-        def age(file: Path) -> int:
+        def made_ns(file: Path) -> int:
             with suppress(OSError):
-                return -file.stat().st_mtime_ns
+                return file.stat().st_mtime_ns
             return 0  # another process has removed it
-        files = sorted(folder.iterdir(), key=age, reverse=True)
-        for file in files[:max(0, len(files) - CACHED_FILES_MAX)]:
+        for file in sorted(folder.iterdir(), key=made_ns)[:-CACHED_FILES_MAX]:
             file.unlink(missing_ok=True)
