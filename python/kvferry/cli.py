@@ -85,7 +85,8 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
                                 description="Prints a line for each finding: ok, warn or FAIL, and the way out. Exit status: the worst of "
                                             "them (0, 1 or 2). With HOST:PORT, connects to that node: key, versions, transports, round trip, GB/s.")
     check.add_argument("node", nargs="?", metavar="HOST:PORT", help="the control address of a rank's node, as its log line names it")
-    check.add_argument("--key-file", default="", metavar="FILE", help="the engines' option key_file")
+    check.add_argument("--key-file", default=os.environ.get("KVFERRY_KEY_FILE", ""), metavar="FILE",
+                       help="the engines' option key_file (default: KVFERRY_KEY_FILE)")
     check.add_argument("--tls", default="off_loopback", choices=("off_loopback", "always", "never"), help="the engines' option tls")
     check.add_argument("--listen", default="", metavar="HOST[:PORT]", help="the engine's option listen: which address is it, is that port free?")
     check.add_argument("--cuda-library", default="", metavar="FILE", help="the engine's option cuda_library: CUDA's driver")

@@ -206,6 +206,15 @@ def test_a_node_with_our_key(node: Callable[..., str], tmp_path: Path, capsys: p
     assert re.search(r" \d+\.\d\d GB/s: \d+ MiB that the node made up", lines["speed"])
 
 
+def test_the_key_of_the_environment(node: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an engine's pod has it, which the alerts' runbook runs this in."""
+    key = key_file(tmp_path, "a")
+    monkeypatch.setenv("KVFERRY_KEY_FILE", key)
+    assert cli.main(["check", node(key_file=key, tls="never"), "--tls", "never"]) == check.OK
+    assert "the key fits" in lines_of(capsys.readouterr().out)["handshake"]
+
+
 def test_a_node_without_memory(node: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", node(registered=False)]) == check.WARN
     assert "offers none yet: its engine has not registered" in lines_of(capsys.readouterr().out)["transports"]
