@@ -528,3 +528,9 @@ def test_the_engine_s_own_key_and_grace(monkeypatch: pytest.MonkeyPatch, tmp_pat
     finally:
         made.close()
     assert json.loads(json.dumps(state)) == state
+
+
+@pytest.mark.parametrize("grace_ms", [-1, "x", drain.GRACE_MS_MAX + 1])
+def test_a_grace_that_is_none(monkeypatch: pytest.MonkeyPatch, grace_ms: object) -> None:
+    with pytest.raises(ValueError, match="must be a whole number, 0 to 3600000"):
+        Sides(monkeypatch, drain_grace_ms=grace_ms)

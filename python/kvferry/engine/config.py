@@ -43,10 +43,11 @@ class Options:
             raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be {" or ".join(allowed)}')
         return given
 
-    def count(self, name: str, default: int, least: int = 1) -> int:
+    def count(self, name: str, default: int, least: int = 1, most: int | None = None) -> int:
         given = option_text(self._given.get(name, default))
-        if not given.isascii() or not given.isdigit() or int(given) < least:
-            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be a whole number, {least} or more')
+        if not given.isascii() or not given.isdigit() or int(given) < least or most is not None and int(given) > most:
+            allowed = f"{least} or more" if most is None else f"{least} to {most}"
+            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be a whole number, {allowed}')
         return int(given)
 
     def names(self, name: str) -> set[str]:

@@ -188,10 +188,7 @@ def lease_wait_s(vllm_config: VllmConfig) -> float:
 
 
 def drain_grace_ms(vllm_config: VllmConfig) -> int:
-    given = option_text(vllm_config.kv_transfer_config.kv_connector_extra_config.get(DRAIN_GRACE, GRACE_MS))
-    if not given.isascii() or not given.isdigit() or int(given) > GRACE_MS_MAX:
-        raise ConfigError(f'{EXTRA}: {DRAIN_GRACE} = "{given}" is not allowed: it must be 0 to {GRACE_MS_MAX} ms')
-    return int(given)
+    return options_given(vllm_config).count(DRAIN_GRACE, GRACE_MS, least=0, most=GRACE_MS_MAX)
 
 
 def keys_of(vllm_config: VllmConfig) -> list[bytes]:
