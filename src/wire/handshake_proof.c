@@ -21,11 +21,11 @@ static kvf_status sign(const kvf_key *key, const char *label, kvf_span hello, kv
 
 kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES])
 {
-  uint8_t mac[KVF_HASH_BYTES];
-  const kvf_span label = {LABEL_KEY_ID, strlen(LABEL_KEY_ID)};
-  kvf_status status = kvf_hmac(key, &label, 1, mac);
+  kvf_mac mac;
+  kvf_status status = kvf_mac_init(&mac, key);
   if (status == KVF_OK) {
-    memcpy(out, mac, KVF_KEY_ID_BYTES);
+    status = kvf_mac_key_id(&mac, out);
+    kvf_mac_free(&mac);
   }
   return status;
 }
