@@ -808,7 +808,6 @@ CONTROL_TEST(probes_take_turns_at_the_addresses)
   control_advance(1001);
   control_advance(1500);
   assert_memory_not_equal(&world.consumer.dial_address, &first, sizeof(first));
-  world.consumer.dial_wanted = true;
   const kvf_address reached = world.consumer.dial_address;
   control_dial(KVF_OK);
   assert_int_equal(peer->state, KVF_PEER_READY);
