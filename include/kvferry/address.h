@@ -19,8 +19,8 @@ KVF_C_BEGIN
  *   127.0.0.1, where there is no key;
  *   VLLM_NIXL_SIDE_CHANNEL_HOST, which stacks set for each replica, if it is not a wildcard. Of the ports from
  *     VLLM_NIXL_SIDE_CHANNEL_PORT + index on, the first that is free is taken, or else any;
- *   the address that this machine shows to others by its default route, of IPv4, or where there is none of IPv6;
- *     where it has a route of both, config->listen_other becomes that of IPv6, unless there is an `advertise`;
+ *   the address that this machine shows to others by its default route, of IPv4, or where there is none of IPv6. Where
+ *     there are both, config->listen_other becomes that of IPv6, unless `advertise` says what tickets name;
  *   127.0.0.1.
  *
  * KVFERRY_KEY_FILE is the key file where the option key_file is empty; an option advertise goes before the environment.

@@ -279,8 +279,7 @@ static const kvf_option table[] = {
          "The address that tickets name for this node; empty for the listen address."),
     TEXT(data_ports, is_ports_or_none, "", "empty, PORT or PORT-PORT, 1024 ports at most",
          "Where tcp takes connections for data, at the address of `listen`: each of a rank's tcp_streams takes the "
-         "first "
-         "that is free. Empty for any."),
+         "first that is free. Empty for any."),
     TEXT(key_file, is_free_of_control_characters, "", "a path, or empty",
          "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
          "loopback addresses are allowed."),

@@ -620,11 +620,9 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
     status = send_hello(peers, peer);
   }
   if (status == KVF_PEER_DOWN && peer->other.port != 0 && !peer->has_turned) {
-    const bool was_second_try = peer->is_second_try;
     disconnect(peers, peer);
     turn(peer);
     peer->has_turned = true;
-    peer->is_second_try = was_second_try;
     dial(peers, now_ns, peer);
     return;
   }

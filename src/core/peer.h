@@ -8,10 +8,10 @@
  * background after each cooldown. What nobody answers in time is tried a second time before its breaker opens: a queue
  * may have been full on the way, through no fault of the peer's. Of a link only where no other transport is left.
  *
- * A peer of two addresses is dialed where it was reached last, at first where the ticket names it first. Where that
- * cannot be connected to (no route of this family, nobody there) the other is dialed at once; where nobody answers, the
- * second try goes to the other. So a dial of two addresses takes no longer than one of one. Links go where the
- * connection does.
+ * A peer of two addresses is dialed where it was reached last, at first where the ticket names it first; after a
+ * failure at the other. Where it cannot be connected to (no route of this family, nobody there) the other is dialed at
+ * once; where nobody answers, the second try goes to the other. So a dial of two addresses takes longer than one of one
+ * only by what it takes to be refused. Links go where the connection does.
  */
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H

@@ -282,9 +282,8 @@ static uint64_t serve_core(kvf_control *control)
 static void pause_accepting(kvf_control *control, const char *why)
 {
   kvf_log_sink_put(control->node->log, KVF_LOG_ERROR, why);
-  if (watch_listeners(control, 0, EPOLL_CTL_MOD)) {
-    control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
-  }
+  (void)watch_listeners(control, 0, EPOLL_CTL_MOD); /* where it fails, the same happens again */
+  control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
 }
 
 static void count_reset(kvf_node *node, const kvf_address *from)

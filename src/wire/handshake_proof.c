@@ -19,26 +19,26 @@ static kvf_status sign(const kvf_key *key, const char *label, kvf_span hello, kv
   return kvf_hmac(key, spans, sizeof(spans) / sizeof(spans[0]), out);
 }
 
-static const kvf_span key_id_label = {LABEL_KEY_ID, sizeof(LABEL_KEY_ID) - 1};
-
-static kvf_status cut_key_id(kvf_status status, const uint8_t mac[KVF_HASH_BYTES], uint8_t out[KVF_KEY_ID_BYTES])
-{
-  if (status == KVF_OK) {
-    memcpy(out, mac, KVF_KEY_ID_BYTES);
-  }
-  return status;
-}
-
 kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES])
 {
-  uint8_t mac[KVF_HASH_BYTES];
-  return cut_key_id(kvf_hmac(key, &key_id_label, 1, mac), mac, out);
+  kvf_mac mac;
+  kvf_status status = kvf_mac_init(&mac, key);
+  if (status == KVF_OK) {
+    status = kvf_mac_key_id(&mac, out);
+    kvf_mac_free(&mac);
+  }
+  return status;
 }
 
 kvf_status kvf_mac_key_id(const kvf_mac *mac, uint8_t out[KVF_KEY_ID_BYTES])
 {
   uint8_t whole[KVF_HASH_BYTES];
-  return cut_key_id(kvf_mac_make(mac, &key_id_label, 1, whole), whole, out);
+  const kvf_span label = {LABEL_KEY_ID, strlen(LABEL_KEY_ID)};
+  kvf_status status = kvf_mac_make(mac, &label, 1, whole);
+  if (status == KVF_OK) {
+    memcpy(out, whole, KVF_KEY_ID_BYTES);
+  }
+  return status;
 }
 
 kvf_status kvf_handshake_server_proof(const kvf_key *key, const void *hello_body, size_t hello_bytes,

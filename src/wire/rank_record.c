@@ -11,8 +11,7 @@
 
 _Static_assert(KVF_RANK_RECORD_BYTES_MAX <= KVF_ADDRESS_BYTES_MAX, "a record fits what the public header promises");
 _Static_assert(KVF_RANK_RECORD_BYTES_MAX == KVF_RANK_RECORD_BYTES + KVF_ADDRESS_FIELD_BYTES, "one address more");
-_Static_assert(KVF_RANK_FIELD_BYTES_BEFORE == KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES + 9, "a ticket's");
-_Static_assert(KVF_RANK_FIELD_BYTES == KVF_RANK_FIELD_BYTES_BEFORE + 1, "and how many addresses");
+_Static_assert(KVF_RANK_FIELD_BYTES == 1 + KVF_ADDRESS_FIELD_BYTES + KVF_INCARNATION_FIELD_BYTES + 9, "a ticket's");
 _Static_assert(KVF_RANK_RECORD_BYTES == 1 + KVF_RANK_FIELD_BYTES + 4 + RECORD_CHECKSUM_BYTES, "its fields");
 
 static void code_rest(kvf_codec *codec, kvf_rank_record *record)

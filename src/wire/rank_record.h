@@ -17,10 +17,9 @@ typedef struct kvf_rank_record {
   uint32_t dealt;    /* ranks that its engine's tokens are dealt to; 1: they are not dealt */
 } kvf_rank_record;
 
-#define KVF_RANK_RECORD_BYTES 57       /* with one address */
-#define KVF_RANK_RECORD_BYTES_MAX 75   /* with two */
-#define KVF_RANK_FIELD_BYTES 44        /* without `rank`, with one address */
-#define KVF_RANK_FIELD_BYTES_BEFORE 43 /* as tickets of version 4 have it */
+#define KVF_RANK_RECORD_BYTES 57     /* with one address */
+#define KVF_RANK_RECORD_BYTES_MAX 75 /* with two */
+#define KVF_RANK_FIELD_BYTES 44      /* without `rank`, with one address */
 
 /* Everything but `rank`, as records and tickets have it. */
 void kvf_code_rank(kvf_codec *codec, kvf_rank_record *record);
@@ -31,8 +30,7 @@ void kvf_code_rank_before(kvf_codec *codec, kvf_rank_record *record);
 bool kvf_rank_record_is_valid(const kvf_rank_record *record);
 
 /* Writes the record: a version, the fields, a checksum. KVF_LIMIT: `capacity` is too small; KVF_RANK_RECORD_BYTES_MAX
- * is enough.
- * KVF_INVALID: it is not valid. KVF_NO_MEMORY: no memory for the checksum. */
+ * is enough. KVF_INVALID: it is not valid. KVF_NO_MEMORY: no memory for the checksum. */
 KVF_MUST_USE kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size_t capacity,
                                                size_t *out_bytes);
 

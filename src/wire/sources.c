@@ -15,19 +15,17 @@ static kvf_status add(kvf_sources *sources, const char *text, size_t bytes, cons
     return KVF_NO_MEMORY;
   }
   kvf_status status = kvf_ticket_decode(text, bytes, macs, macs_count, ticket);
-  if (status != KVF_OK) {
-    free(ticket);
-  }
-  if (status == KVF_INCOMPATIBLE || status == KVF_OTHER_KEY) {
-    if (sources->unread++ == 0) {
-      sources->unread_why = status;
-    }
+  if (status == KVF_OK) {
+    sources->tickets[sources->count++] = ticket;
     return KVF_OK;
   }
-  if (status != KVF_OK) {
+  free(ticket);
+  if (status != KVF_INCOMPATIBLE && status != KVF_OTHER_KEY) {
     return status;
   }
-  sources->tickets[sources->count++] = ticket;
+  if (sources->unread++ == 0) {
+    sources->unread_why = status;
+  }
   return KVF_OK;
 }
 
@@ -43,7 +41,7 @@ kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac
     rest = comma != NULL ? comma + 1 : NULL;
   }
   if (status == KVF_OK && sources.count == 0) {
-    return sources.unread_why;
+    status = sources.unread_why;
   }
   if (status == KVF_OK) {
     *out = sources;

@@ -808,7 +808,6 @@ CONTROL_TEST(probes_take_turns_at_the_addresses)
   control_advance(1001);
   control_advance(1500);
   assert_memory_not_equal(&world.consumer.dial_address, &first, sizeof(first));
-  world.consumer.dial_wanted = true;
   const kvf_address reached = world.consumer.dial_address;
   control_dial(KVF_OK);
   assert_int_equal(peer->state, KVF_PEER_READY);
@@ -831,6 +830,29 @@ CONTROL_TEST(a_peer_of_two_addresses_is_one_peer)
   round.incarnation.bytes[0] ^= 1; /* another process */
   assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
   assert_ptr_not_equal(again, peer);
+
+  kvf_peer *named = NULL;
+  round.incarnation.bytes[0] ^= 3;
+  assert_int_equal(kvf_peers_acquire(peers, &round.other, &round.incarnation, &named), KVF_OK);
+  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
+  assert_ptr_equal(again, named);
+  assert_memory_equal(&again->other, &v4, sizeof(v4));
+}
+
+/* Who was reached at a loopback address is of this host. */
+CONTROL_TEST(a_loopback_address_is_explained_where_nobody_was_reached)
+{
+  for (int reached = 0; reached < 2; reached++) {
+    kvf_peer *peer = dialed_of_two();
+    if (reached != 0) {
+      control_dial(KVF_OK);
+      control_cut();
+      (void)ask_link(peer);
+    }
+    control_dial(KVF_PEER_DOWN);
+    control_dial(KVF_PEER_DOWN);
+    assert_int_equal(strstr(world.consumer.last_log, "is of this host alone") == NULL, reached);
+  }
 }
 
 /* It is told without a dial of its own, by whichever address another process answers. */
@@ -846,10 +868,10 @@ CONTROL_TEST(who_answers_at_the_other_address_ends_it_too)
   assert_int_equal(kvf_peers_acquire_rank(peers, &before, &gone), KVF_OK);
   kvf_rank_record now = ticket.rank[0];
   kvf_peer *peer = NULL;
-  now.address = v4;
-  now.other = (kvf_address){.port = 0};
+  now.address = (kvf_address){.ip = {[0] = 0x20}, .port = 83};
   assert_int_equal(kvf_peers_acquire_rank(peers, &now, &peer), KVF_OK);
   (void)ask_link(peer);
+  control_dial(KVF_PEER_DOWN);
   control_dial(KVF_OK);
   assert_int_equal(gone->gone, KVF_PEER_RESTARTED);
 }

@@ -545,6 +545,16 @@ CONTROL_TEST(who_has_had_a_consumer_is_not_alone)
   }
 }
 
+CONTROL_TEST(its_own_process_is_no_consumer)
+{
+  open_alone(NULL);
+  world.consumer.core.context.incarnation = world.producer.core.context.incarnation;
+  connect_both();
+  control_cut();
+  let_expire();
+  assert_true(has_said_alone());
+}
+
 /* P on another host has named its own loopback, where D finds a process of its own host. */
 CONTROL_TEST(another_process_at_a_loopback_address_may_be_of_another_host)
 {

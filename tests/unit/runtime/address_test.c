@@ -277,7 +277,7 @@ TEST(a_node_says_where_it_listens_and_why)
   (void)unlink(key_file);
 }
 
-/* Each at the same port, if it is free. */
+/* Each at the same port, if it is free, as it is in one of some tries. */
 TEST(a_node_says_both_addresses)
 {
   char key_file[64];
@@ -288,16 +288,21 @@ TEST(a_node_says_both_addresses)
   stranger_key_file("a key of sixteen", key_file);
   v4_route = "127.0.0.1";
   v6_route = "::1";
-  assert_int_equal(open_node(key_file, NULL, NULL, &said, &node, message), KVF_OK);
-  kvf_node_close(node);
-  const unsigned port = (unsigned)strtoul(strchr(said.text, ':') + 1, NULL, 10);
-  const char *second = strstr(said.text, "\n2 listens on [::1]:");
-  assert_non_null(second);
-  const unsigned other = (unsigned)strtoul(second + strlen("\n2 listens on [::1]:"), NULL, 10);
+  unsigned port = 0;
+  unsigned other = 1;
+  for (int i = 0; i < 5 && other != port; i++) {
+    assert_int_equal(open_node(key_file, NULL, NULL, &said, &node, message), KVF_OK);
+    kvf_node_close(node);
+    const char *second = strstr(said.text, "\n2 listens on [::1]:");
+    assert_non_null(second);
+    port = (unsigned)strtoul(strchr(said.text, ':') + 1, NULL, 10);
+    other = (unsigned)strtoul(second + strlen("\n2 listens on [::1]:"), NULL, 10);
+  }
+  assert_int_equal(other, port);
   (void)snprintf(expected, sizeof(expected),
                  "2 listens on 127.0.0.1:%u (lo): it is the address of the default route\n"
                  "2 listens on [::1]:%u (lo): it is the address of the default route\n",
-                 port, other);
+                 port, port);
   assert_string_equal(said.text, expected);
   (void)unlink(key_file);
 }

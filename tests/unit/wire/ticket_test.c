@@ -384,6 +384,7 @@ TEST(test_sealed_payloads_are_checked)
               {AT_RANKS, {3}, 1},
               {AT_RANKS, {65}, 1},
               {AT_RANKS, {255}, 1},
+              {AT_ADDRESSES_0, {0}, 1},
               {AT_ADDRESSES_1, {0}, 1},
               {AT_ADDRESSES_1, {1}, 1},
               {AT_ADDRESSES_1, {3}, 1},

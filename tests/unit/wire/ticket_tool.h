@@ -107,6 +107,7 @@ static inline size_t unseal(const char *text, size_t text_bytes, uint8_t *payloa
 /* Where fields of some_ticket() are in its payload. */
 enum {
   AT_RANKS = 0,
+  AT_ADDRESSES_0 = 1,
   AT_ADDRESSES_1 = 1 + KVF_RANK_FIELD_BYTES,
   AT_PORT_1 = AT_ADDRESSES_1 + 1 + 16,
   AT_OTHER_1 = AT_PORT_1 + 2,
