@@ -5,31 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import __version__
+from .engine.drain import GRACE_MS_MAX
 
 
-def positive(text: str) -> float:
-    value = float(text)
-    if not 0.1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not 0.1 to 3600 seconds")
-    return value
+def within(least: float, most: float, unit: str) -> Callable[[str], float]:
+    """What argparse takes for a type: a whole number, if `least` is one."""
+    def number(text: str) -> float:
+        value = type(least)(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not {least} to {most} {unit}")
+        return value
+    return number
 
 
-def rank_count(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 64:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 to 64 ranks")
-    return value
-
-
-def grace(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 3600_000:
-        raise argparse.ArgumentTypeError(f"{text} is not 0 to 3600000 ms")
-    return value
+SECONDS = within(0.1, 3600, "seconds")
 
 
 def run_top(arguments: argparse.Namespace) -> int:
@@ -90,7 +83,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     check.add_argument("--tls", default="off_loopback", choices=("off_loopback", "always", "never"), help="the engines' option tls")
     check.add_argument("--listen", default="", metavar="HOST[:PORT]", help="the engine's option listen: which address is it, is that port free?")
     check.add_argument("--cuda-library", default="", metavar="FILE", help="the engine's option cuda_library: CUDA's driver")
-    check.add_argument("--ranks", type=rank_count, default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
+    check.add_argument("--ranks", type=within(1, 64, "ranks"), default=1, metavar="N", help="of the engine: each takes the next port (default 1)")
     check.set_defaults(run=run_check)
 
     identity = commands.add_parser("identity", help="a file of digests beside weights, for engines that trust it",
@@ -103,7 +96,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     top = commands.add_parser("top", help="a live view of engines: peers, breakers, loads, leases, rates, last failures",
                               description="Shows what engines' /metrics say of kvferry, until Ctrl-C.")
     top.add_argument("urls", nargs="+", metavar="URL", help="an engine's API server: HOST:PORT or http://HOST:PORT")
-    top.add_argument("--interval", type=positive, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
+    top.add_argument("--interval", type=SECONDS, default=1.0, metavar="SECONDS", help="between two looks (default 1)")
     top.add_argument("--once", action="store_true",
                      help="look twice, print one frame and end: status 0 if all engines answered, 1 if not")
     top.set_defaults(run=run_top)
@@ -128,8 +121,8 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     drain.add_argument("engines", nargs="*", metavar="ENGINE",
                        help="its engine_id, of this user on this host; or HOST:PORT or URL of its API server, with the key. Default: the one here")
     drain.add_argument("--all", action="store_true", help="all engines of this user on this host")
-    drain.add_argument("--grace-ms", type=grace, metavar="MS", help="for which it still takes prompts (default: its option drain_grace_ms)")
-    drain.add_argument("--timeout", type=positive, default=600.0, metavar="SECONDS", help="to wait for the end (default 600)")
+    drain.add_argument("--grace-ms", type=within(0, GRACE_MS_MAX, "ms"), metavar="MS", help="for which it still takes prompts (default: its option drain_grace_ms)")
+    drain.add_argument("--timeout", type=SECONDS, default=600.0, metavar="SECONDS", help="to wait for the end (default 600)")
     drain.add_argument("--key-file", type=Path, default=os.environ.get("KVFERRY_KEY_FILE") or None, metavar="FILE",
                        help="the shared key, for an engine elsewhere (default: KVFERRY_KEY_FILE)")
     drain.set_defaults(run=run_drain)
