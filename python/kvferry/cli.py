@@ -121,7 +121,8 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     drain.add_argument("engines", nargs="*", metavar="ENGINE",
                        help="its engine_id, of this user on this host; or HOST:PORT or URL of its API server, with the key. Default: the one here")
     drain.add_argument("--all", action="store_true", help="all engines of this user on this host")
-    drain.add_argument("--grace-ms", type=within(0, GRACE_MS_MAX, "ms"), metavar="MS", help="for which it still takes prompts (default: its option drain_grace_ms)")
+    drain.add_argument("--grace-ms", type=within(0, GRACE_MS_MAX, "ms"), metavar="MS",
+                       help="for which it still takes prompts (default: its option drain_grace_ms)")
     drain.add_argument("--timeout", type=SECONDS, default=600.0, metavar="SECONDS", help="to wait for the end (default 600)")
     drain.add_argument("--key-file", type=Path, default=os.environ.get("KVFERRY_KEY_FILE") or None, metavar="FILE",
                        help="the shared key, for an engine elsewhere (default: KVFERRY_KEY_FILE)")
