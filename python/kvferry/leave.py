@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from .engine.drain import CLOSED, DRAIN, ENDED, ENDING, LEAVING, RANK, READY, STATE, proof_of, read_notice
-from .engine.errors import errors_folder
+from .engine.drain import CLOSED, DRAIN, ENDED, ENDING, LEAVING, RANK, READY, STATE, notices, proof_of
 from .engine.front import DRAIN as DRAIN_PATH
 from .engine.questions import ask
 from .key import read_keys
@@ -46,7 +45,7 @@ def _line(state: dict[str, Any]) -> str:
 def _folders(names: Sequence[str]) -> dict[Path, str]:
     """By folder the engine's id, all ranks of it. Unreachable: one of these names is no engine's."""
     try:
-        found = {folder: notice for folder in sorted(errors_folder().iterdir()) if (notice := read_notice(folder))}
+        found = notices()
     except OSError as error:
         raise Unreachable(f"no engine of this user can be found: {error}") from error
     for name in names:

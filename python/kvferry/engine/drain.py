@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .errors import errors_folder
 from .log import logger
 
 OPEN, LEAVING, CLOSED, ENDING, ENDED = "open", "leaving", "closed", "ending", "ended"
@@ -52,6 +53,11 @@ def read_notice(folder: Path) -> Notice | None:
         return Notice(*json.loads((folder / FILE).read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def notices() -> dict[Path, Notice]:
+    """Of this user's engines on this host, by their folders. OSError: it cannot be seen which there are."""
+    return {folder: notice for folder in sorted(errors_folder().iterdir()) if (notice := read_notice(folder))}
 
 
 def write_notice(folder: Path, notice: Notice) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from .drain import DRAIN_PROVED, STATE, Notice, read_notice
-from .errors import errors_folder, make_reply
+from .drain import DRAIN_PROVED, STATE, Notice, notices, read_notice
+from .errors import make_reply
 from .forms import form_of
 from .log import limited
 from .questions import ask
@@ -94,13 +94,12 @@ class Front:
             return found
         id_ = engine()
         try:
-            named = [(folder, notice) for folder in errors_folder().iterdir()
-                     if (notice := read_notice(folder)) is not None and id_ is not None and notice.is_of(id_)]
+            named = {folder: notice for folder, notice in notices().items() if id_ is not None and notice.is_of(id_)}
         except OSError as error:
             limited.warning("kvferry: whether the engine leaves is not known: %s", error)
             return found
-        self._folders = [folder for folder, _ in named]
-        return [notice for _, notice in named]
+        self._folders = list(named)
+        return list(named.values())
 
     # ---- what the engine says ----
 

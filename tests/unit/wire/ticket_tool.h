@@ -70,7 +70,6 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
 }
 
 #define TICKET_BEFORE 17 /* characters before the payload: "kvf5.", the key's id, a dot */
-#define TICKET_BEFORE_4 5
 
 /* Puts a dot and the MAC after the first `at` characters; returns the text's length. */
 static inline size_t seal_text(char *text, size_t at, const kvf_key *key)
