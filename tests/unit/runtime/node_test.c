@@ -72,7 +72,7 @@ PAIR_TEST(waits_for_publication)
     pair_open(&p, each_transport[t]);
     pair_offer(&p.producer, 0, 6, 1, false, &ticket);
     uint64_t id = pair_begin(&p.consumer, &ticket, 30);
-    pair_wait(&p.consumer, id, 200, &result);
+    pair_poll_for(&p.consumer, id, 200, &result);
     assert_false(result.loaded);
     pair_publish(&p.producer, &ticket);
     pair_wait(&p.consumer, id, 10000, &result);

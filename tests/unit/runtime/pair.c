@@ -462,7 +462,7 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
   }
 }
 
-void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
+void pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
 {
   uint64_t until_ms = pair_now_ms() + timeout_ms;
   memset(out, 0, sizeof(*out));
@@ -474,6 +474,12 @@ void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_resul
       take(consumer, id, &event, out);
     }
   }
+}
+
+void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
+{
+  pair_poll_for(consumer, id, timeout_ms, out);
+  assert_true(out->load_released && out->decided);
 }
 
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms)

@@ -116,7 +116,9 @@ kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint6
                            const kvf_ordering_point *after);
 /* Both, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
-/* Polls until the load is released and (if the request was opened) decided, or the time is over. */
+/* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
+void pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
+/* The same; fails the test after timeout_ms. */
 void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
 /* Waits until the producer's lease has ended; fails the test after timeout_ms. */
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms);

@@ -350,7 +350,7 @@ static void load_from_a_stuck_page(bool retried)
     } else {
       id = pair_begin(&p.consumer, &ticket, 20);
     }
-    pair_wait(&p.consumer, id, 10000, &result);
+    pair_poll_for(&p.consumer, id, 10000, &result);
     bool load_released = result.load_released;
     free_page(fd, page);
     assert_true(result.loaded);

@@ -52,6 +52,17 @@ TEST(configurations_that_cannot_work_are_named)
   assert_non_null(strstr(message, "192.0.2.1"));
 }
 
+static kvf_tcp_description description_of(side *node)
+{
+  node_introduction introduction;
+  node_introduce(node, &introduction);
+  kvf_tcp_description found = {0};
+  assert_int_equal(
+      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
+      KVF_OK);
+  return found;
+}
+
 TEST(the_port_of_listen_is_the_control_connections)
 {
   const node_shape shape = node_shape_simple(4, 4096);
@@ -60,26 +71,10 @@ TEST(the_port_of_listen_is_the_control_connections)
   side *node = malloc(sizeof(*node));
   assert_non_null(node);
   node_open_with(node, ops, &shape, 1, &config);
-  node_introduction introduction;
-  node_introduce(node, &introduction);
-  kvf_tcp_description found = {0};
-  assert_int_equal(
-      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
-      KVF_OK);
+  const kvf_tcp_description found = description_of(node);
   assert_true(found.port > 1);
   assert_false(found.has_checksums);
   closed(node);
-}
-
-static uint16_t data_port_of(side *node)
-{
-  node_introduction introduction;
-  node_introduce(node, &introduction);
-  kvf_tcp_description found = {0};
-  assert_int_equal(
-      kvf_tcp_description_read(introduction.description, introduction.description_bytes, &node->incarnation, &found),
-      KVF_OK);
-  return found.port;
 }
 
 /* As a firewall lets them through: the first that is free, and no other. */
@@ -98,9 +93,9 @@ TEST(data_ports_are_of_the_range)
     assert_non_null(nodes[i]);
     node_open_with(nodes[i], ops, &shape, 1, &config);
   }
-  const uint16_t first = data_port_of(nodes[0]);
+  const uint16_t first = description_of(nodes[0]).port;
   assert_int_equal(first, taken.port);
-  assert_in_range(data_port_of(nodes[1]), first + 1, config.data_port_last);
+  assert_in_range(description_of(nodes[1]).port, first + 1, config.data_port_last);
   config.data_port_last = first;
   assert_int_equal(open_status(&config, message), KVF_ADDRESS_IN_USE);
   assert_non_null(strstr(message, "no port of it is free; each rank takes as many as tcp_streams says"));
