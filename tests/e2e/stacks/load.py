@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import os
+import random
 import subprocess
 import sys
 import time
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import openai
-
+from pd.engine import OFFLINE
 from pd.paths import CACHE, FAST
 
 QUESTIONS = 2400
@@ -24,7 +24,6 @@ WORDS = "river stone cloud engine market winter copper silent garden bridge pape
 TRUTH = CACHE / "stacks" / "truth.json"
 HALF = "\ufffd"
 """Half a character: at an answer's end Dynamo prints it, and vLLM does not."""
-OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 COMPUTE = """
 import json, sys
 from vllm import LLM, SamplingParams

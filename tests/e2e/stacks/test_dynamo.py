@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -11,14 +10,13 @@ from pathlib import Path
 
 import own_network
 import pytest
+from beside import environment
 from load import Load, Question
 from pd import metrics, web
-from pd.connector import Connector, make_key
-from pd.engine import NO_SPINNING
-from pd.paths import CACHE, FAST, KEY, OTHER_KEY
+from pd.connector import QUICKSTART, Connector, make_key
+from pd.paths import FAST, KEY, OTHER_KEY
 from pd.process import Process
 from pd.progress import wait_until
-from pd.releases import folder
 from pd.stack import START_LIMIT_S, log_folder
 from rows import Row
 
@@ -32,9 +30,7 @@ DISCOVERY = ("--discovery-backend", "file", "--request-plane", "tcp", "--event-p
 
 
 def connector(key: Path = KEY) -> Connector:
-    base = Connector("kvferry", {"kv_connector": "NixlConnector", "kv_connector_module_path": "kvferry.nixl", "kv_role": "kv_both",
-                                 "kv_load_failure_policy": "recompute"})
-    return base.with_options(key_file=str(make_key(key)))
+    return QUICKSTART.as_nixl().with_options(key_file=str(make_key(key)))
 
 
 class Up:
@@ -60,9 +56,7 @@ class Up:
             VLLM_CPU_OMP_THREADS_BIND=core, DYN_SYSTEM_PORT=str(port), DYN_SYSTEM_ENABLED="true")
 
     def _start(self, name: str, argv: list[str], **more: str) -> Process:
-        path = [str(folder(VLLM)), str(CACHE / "dynamo"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, **NO_SPINNING, "PYTHONPATH": os.pathsep.join(path), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-               "VLLM_CPU_KVCACHE_SPACE": "1", "DYN_FILE_KV": self._files, **more}
+        env = {**environment("dynamo", VLLM), "DYN_FILE_KV": self._files, **more}
         process = Process(name, argv, env, self._logs / f"{name}.log")
         self._stack.callback(process.stop)
         process.start()
@@ -110,26 +104,25 @@ def test_dynamo_streams(up: Up, some: Callable[[int], list[Question]], row: Row)
     loads_through(up, some, row, stream=True)
 
 
-def test_dynamo_drained_producer(up: Up, some: Callable[[int], list[Question]], row: Row) -> None:
-    """By SIGTERM, which Dynamo's worker knows: it asks for no more prompts, and ends when it has no more to do."""
+def all_right_meanwhile(up: Up, some: Callable[[int], list[Question]], row: Row, ends: Process, end: Callable[[], None]) -> None:
+    """No client hears of the end of this producer."""
     loads, recomputed = up.total(LOADS), up.total(RECOMPUTED)
     load = Load(up.url, some(2 * COUNT))
     wait_until("the first answers", lambda: load.answered > COUNT // 4, LIMIT_S)
-    up.p[0].ask_to_end()
+    end()
     answers = load.join()
-    wait_until("the end of P1", lambda: not up.p[0].running(), LIMIT_S)
+    wait_until(f"the end of {ends.name}", lambda: not ends.running(), LIMIT_S)
     row.tell(answers, loads=up.total(LOADS) - loads, recomputed_tokens=up.total(RECOMPUTED) - recomputed)
     assert answers.right == answers.count, answers
+
+
+def test_dynamo_drained_producer(up: Up, some: Callable[[int], list[Question]], row: Row) -> None:
+    """By SIGTERM, which Dynamo's worker knows: it asks for no more prompts, and ends when it has no more to do."""
+    all_right_meanwhile(up, some, row, up.p[0], up.p[0].ask_to_end)
 
 
 def test_dynamo_killed_producer(up: Up, some: Callable[[int], list[Question]], row: Row) -> None:
-    loads, recomputed = up.total(LOADS), up.total(RECOMPUTED)
-    load = Load(up.url, some(2 * COUNT))
-    wait_until("the first answers", lambda: load.answered > COUNT // 4, LIMIT_S)
-    up.p[1].kill()
-    answers = load.join()
-    row.tell(answers, loads=up.total(LOADS) - loads, recomputed_tokens=up.total(RECOMPUTED) - recomputed)
-    assert answers.right == answers.count, answers
+    all_right_meanwhile(up, some, row, up.p[1], up.p[1].kill)
 
 
 def test_dynamo_errors(some: Callable[[int], list[Question]], row: Row) -> None:

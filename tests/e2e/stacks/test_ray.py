@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -14,14 +13,13 @@ from pathlib import Path
 import own_network
 import psutil
 import pytest
+from beside import environment
 from load import Answers, Load, Question
 from pd import metrics, web
-from pd.connector import Connector, make_key
-from pd.engine import NO_SPINNING
-from pd.paths import CACHE, FAST, KEY, OTHER_KEY
+from pd.connector import QUICKSTART, Connector, make_key
+from pd.paths import FAST, KEY, OTHER_KEY
 from pd.ports import free_ports
 from pd.progress import wait_until
-from pd.releases import folder
 from pd.stack import log_folder
 from rows import Row
 
@@ -36,9 +34,7 @@ REPLICA = "ray::ServeReplica:pd:Prefill"
 
 
 def connector(key: Path = KEY) -> Connector:
-    """As README's quickstart, with a key."""
-    base = Connector("kvferry", {"kv_connector": "KVFerryConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"})
-    return base.with_options(key_file=str(make_key(key)))
+    return QUICKSTART.with_options(key_file=str(make_key(key)))
 
 
 class App:
@@ -48,9 +44,7 @@ class App:
         self.port, self.metrics_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
         self._temporary = tempfile.TemporaryDirectory(prefix="ray-")
-        path = [str(folder(VLLM)), str(CACHE / "ray"), *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {**os.environ, **NO_SPINNING, "PYTHONPATH": os.pathsep.join(path), "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1",
-               "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "RAY_DEDUP_LOGS": "0"}
+        env = {**environment("ray", VLLM), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
         logs.mkdir(parents=True)
         self._log = (logs / "ray.log").open("w")
         self._driver = subprocess.Popen(

@@ -11,7 +11,7 @@ from load import Load, Question
 from network import Network
 from own_network import two_hosts
 from pd import client, metrics
-from pd.connector import POLICY, Connector, make_key
+from pd.connector import QUICKSTART, Connector, make_key
 from pd.engine import Engine, EngineSpec, Router, split_cores
 from pd.paths import FAST, KEY
 from pd.progress import wait_until
@@ -22,7 +22,6 @@ from rows import Row
 COUNT = 100
 LIMIT_S = 60.0
 ROUTES = {4: "route delete default", 6: "route delete ::/0"}
-QUICKSTART = Connector("kvferry", {"kv_connector": "KVFerryConnector", "kv_role": "kv_both", POLICY: "recompute"})
 LOADS = "kvferry_loads_total"
 ON_D = "a loopback address is of this host alone: a producer on another one needs a key"
 ON_P = "without a key this engine listens for this host alone; others need one on both sides"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from load import Answers, Load, Question
@@ -41,8 +41,7 @@ class Up:
 @pytest.fixture(scope="module")
 def up() -> Iterator[Up]:
     p_cores, d_cores = split_cores()
-    connector = kvferry(drain_grace_ms=GRACE_S * 1000)
-    connector.env.update(NO_SPINNING)
+    connector = replace(kvferry(drain_grace_ms=GRACE_S * 1000), env=NO_SPINNING)
     specs = [EngineSpec(name, FAST, connector, cores, 400, args=("--shutdown-timeout", "40"))
              for name, cores in (("P1", p_cores), ("D", d_cores), ("P2", p_cores))]
     logs = log_folder("vllm-router")

@@ -94,13 +94,12 @@ def make_key(path: Path) -> Path:
     return path
 
 
+QUICKSTART = Connector("kvferry", {"kv_connector": "KVFerryConnector", "kv_role": "kv_both", POLICY: "recompute"})
+"""As README starts engines. It chooses its address itself."""
+
+
 def kvferry(lease_s: float = 30.0, **options: Any) -> Connector:
-    base = Connector("kvferry", {
-        "kv_connector": "KVFerryConnector",
-        "kv_role": "kv_both",
-        POLICY: "recompute",
-    })
-    return base.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **{"listen": LOOPBACK} | options)
+    return QUICKSTART.with_options(lease_ttl_ms=int(lease_s * 1000), key_file=str(make_key(KEY)), **{"listen": LOOPBACK} | options)
 
 
 def nixl(lease_s: float = 30.0, **options: Any) -> Connector:

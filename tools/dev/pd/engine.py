@@ -21,6 +21,8 @@ HOST = "127.0.0.1"
 NO_SPINNING = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that spin while they wait for one another kept all those of other engines from running, for more than three
 seconds at a time."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+"""Nothing is asked of a hub or sent; the last is in GiB."""
 
 LMCACHE_ENV = {"PYTHONPATH": str(LMCACHE), "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_TRACK_USAGE": "false"}
 
@@ -50,11 +52,9 @@ class EngineSpec:
 def engine_env(spec: EngineSpec) -> dict[str, str]:
     return {
         **os.environ,
-        "HF_HUB_OFFLINE": "1",
+        **OFFLINE,
         "PYTHONUNBUFFERED": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": spec.cores,
-        "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",
         **spec.connector.env,
     }
