@@ -634,7 +634,7 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
-static const char another_answers[] = "another process answers at its address";
+#define ANOTHER_ANSWERS "another process answers at its address"
 
 static bool is_nobody(const kvf_incarnation *incarnation)
 {
@@ -669,7 +669,7 @@ static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, 
     if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->stat.id < peer->dial_id &&
         is_at(other, address_of(peer)) && memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 &&
         !is_nobody(&other->key.incarnation)) {
-      fail(peers, now_ns, other, KVF_PEER_RESTARTED, another_answers);
+      fail(peers, now_ns, other, KVF_PEER_RESTARTED, ANOTHER_ANSWERS);
     }
   }
 }
@@ -696,7 +696,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   }
   if (memcmp(&challenge.server, &peer->key.incarnation, sizeof(challenge.server)) != 0) {
     fail(peers, now_ns, peer, KVF_PEER_RESTARTED,
-         may_be_elsewhere(peer) ? "another process answers at its address" OF_THIS_HOST : another_answers);
+         may_be_elsewhere(peer) ? ANOTHER_ANSWERS OF_THIS_HOST : ANOTHER_ANSWERS);
     return;
   }
   kvf_proof proof = {.identity_count = context->config.identity_fields};
