@@ -131,8 +131,10 @@ class Remote:
                 raise Unreachable(f"{self._url}: refused: {fields['refused']}")
             if not fields.get("engines"):
                 raise Unreachable(f"{self._url}: no engine answers behind it")
+            for state in fields["engines"]:
+                _line(state)  # raises where it is none
             return fields
-        except (OSError, http.client.HTTPException, ValueError, KeyError, AttributeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unreachable(f"{self._url}: {type(error).__name__}: {error}") from error
 
 
@@ -140,7 +142,7 @@ class Remote:
 
 def drain(targets: Sequence[str], all_of_them: bool, grace_ms: int | None, timeout_s: float, key_file: Path | None,
           say: Say) -> int:
-    """Begins, and waits for the end: 0; 1: not within `timeout_s`, or an engine was gone before; 2: it has not begun."""
+    """Begins, and waits for the end: 0; 1: not within `timeout_s`, or an engine was gone before; 2: not all have begun."""
     try:
         remote = [target for target in targets if ":" in target]
         found: list[Local | Remote] = [Remote(url, key_file) for url in remote]
@@ -154,9 +156,11 @@ def drain(targets: Sequence[str], all_of_them: bool, grace_ms: int | None, timeo
     deadline = time.monotonic() + timeout_s
     while True:
         for state in states:
-            if said.get(state["engine"]) != (line := _line(state)).split(" for ")[0]:
+            line = _line(state)
+            news = line.split(" for ")[0]  # the seconds that are left are none
+            if said.get(state["engine"]) != news:
                 say(line)
-                said[state["engine"]] = line.split(" for ")[0]
+                said[state["engine"]] = news
         if all(state["phase"] == ENDED for state in states):
             return OK
         if time.monotonic() >= deadline:

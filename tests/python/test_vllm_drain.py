@@ -435,13 +435,16 @@ def test_drain_where_nobody_answers(capsys: pytest.CaptureFixture[str], url: str
         assert run(capsys, "drain", wrong)[0] == 2
 
 
-def test_drain_of_somebody_else_s_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize("answer, why", [(["no", "object"], "AttributeError"), ({"engines": ["no object"]}, "TypeError"),
+                                         ({"engines": [{"engine": "e", "phase": "open"}]}, "KeyError")])
+def test_drain_of_somebody_else_s_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str,
+                                         answer: Any, why: str) -> None:
     async def other(one: front.Front, scope: Any, engine: Any, send: front.Send) -> None:
-        await front._send_json(send, 200, ["no", "object"])  # type: ignore[arg-type]
+        await front._send_json(send, 200, answer)
     monkeypatch.setattr(front.Front, "_drain", other)
     monkeypatch.setenv("KVFERRY_KEY_FILE", "")
     status, said = run(capsys, "drain", url)
-    assert status == 2 and said.startswith(f"kvferry drain: {url}: AttributeError")
+    assert status == 2 and said.startswith(f"kvferry drain: {url}: {why}")
 
 
 # ---- what an engine says of itself ----

@@ -123,8 +123,8 @@ class Weights:
     def begin(self, loaded_from_ns: int | None = None) -> None:
         """Reads what the engine loads from now on, or since then. loaded() has to follow when it has."""
         self.forget()
-        given, self._given = self._given, None  # it names the first weights only
-        trusts, self._trusts = self._trusts, False  # likewise
+        given, trusts = self._given, self._trusts
+        self._given, self._trusts = None, False  # they are of the first weights only
         if given is not None:
             self._content = _combine(["named", given])
             return
