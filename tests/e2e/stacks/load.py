@@ -83,7 +83,7 @@ class Answers:
     def add(self, question: Question, answer: Answer) -> None:
         self.longest_s = max(self.longest_s, answer.seconds)
         if answer.error:
-            self.errors[f"{answer.status} {answer.reason or answer.error[:300]}"] += 1
+            self.errors[f"{answer.status} {answer.reason or answer.error}"] += 1
         elif answer.text.removesuffix(HALF) == question.right:
             self.right += 1
         else:
@@ -105,10 +105,13 @@ def ask(url: str, question: Question, stream: bool = False) -> Answer:
     return Answer(time.monotonic() - begin, status, text, error, reason)
 
 
+CLIENTS = 6
+
+
 class Load:
     """So many clients, each with the next question as soon as it has an answer."""
 
-    def __init__(self, url: str, asked: list[Question], clients: int = 6, stream: bool = False) -> None:
+    def __init__(self, url: str, asked: list[Question], clients: int = CLIENTS, stream: bool = False) -> None:
         self._pool = ThreadPoolExecutor(clients)
         self._asked = asked
         self._futures: list[Future[Answer]] = [self._pool.submit(ask, url, question, stream) for question in asked]

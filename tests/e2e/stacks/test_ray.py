@@ -14,7 +14,7 @@ import own_network
 import psutil
 import pytest
 from beside import environment
-from load import Answers, Load, Question
+from load import CLIENTS, Answers, Load, Question
 from pd import metrics, web
 from pd.connector import QUICKSTART, Connector, make_key
 from pd.paths import FAST, KEY, OTHER_KEY
@@ -117,6 +117,7 @@ def test_ray_2p2d(app: App, some: Callable[[int], list[Question]], row: Row) -> 
 
 
 def test_ray_replica_killed(app: App, some: Callable[[int], list[Question]], row: Row) -> None:
+    """Ray gives the prompts that this replica computed to no other one: at most one of each client."""
     app.deploy(2, 2)
     loads = app.total(LOADS)
     load = Load(app.url, some(2 * COUNT))
@@ -125,7 +126,8 @@ def test_ray_replica_killed(app: App, some: Callable[[int], list[Question]], row
     answers = load.join()
     time.sleep(SHOWN_S)
     row.tell(answers, loads=app.total(LOADS) - loads)
-    assert answers.right == answers.count, answers
+    died_with_it = sum(count for error, count in answers.errors.items() if "ActorDiedError" in error and "Prefill" in error)
+    assert answers.right + died_with_it == answers.count and died_with_it <= CLIENTS, answers
 
 
 def test_ray_replica_count_changed(app: App, some: Callable[[int], list[Question]], row: Row) -> None:
