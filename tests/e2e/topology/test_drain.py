@@ -131,13 +131,14 @@ def test_phases(rig_of: Callable[[str, str], Rig]) -> None:
     assert draining.stdout is not None
     said = draining.stdout.readline()
     assert said.startswith(f"engine {name}: leaving: "), said
+    seen_leaving = time.monotonic()
     # leaving
     assert health(rig.producer) == {503} and run("ready", name)[0] == 1
     prompt = numbered_prompt(33, 150)
     ticket = rig.ticket(prompt)
     assert time.monotonic() < began + GRACE_S, "the machine is too slow for this test"
     # closed
-    time.sleep(max(0.0, began + GRACE_S + 0.5 - time.monotonic()))
+    time.sleep(max(0.0, seen_leaving + GRACE_S + 0.5 - time.monotonic()))
     expect_closed(rig.producer, rig.question)
     assert health(rig.producer) == {503}
     # ending
