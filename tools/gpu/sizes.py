@@ -13,6 +13,8 @@ SEED = 40
 PATIENT = {"lease_ttl_ms": "600000", "load_timeout_ms": "600000", "stall_timeout_ms": "60000", "handshake_timeout_ms": "60000",
            "release_timeout_ms": "600000"}
 """kvferry's options on a CPU, where other programs may have the processors for longer than a peer may be silent."""
+RANK_CALLS = ["runner", "wipe_kv", "zero_a_block"]
+"""Of engine_process.Worker. They leave the weights alone; without this option kvferry gives no ticket after one of them."""
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64]
 
 
@@ -63,7 +65,7 @@ def prompts(size: Size, count: int, seed: int = SEED) -> list[list[int]]:
 def connector(own: dict[str, Any], library: str) -> dict[str, Any]:
     """With `library`, a fake of the driver, it adopts the pool of an engine on the CPU (pd.adopt)."""
     fake = {"kv_connector_module_path": "pd.adopt"} if library else {}
-    extra = own | ({"cuda_library": library} if library else {})
+    extra = own | {"rpcs_that_keep_weights": RANK_CALLS} | ({"cuda_library": library} if library else {})
     return {"kv_connector": "KVFerryConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": extra, **fake}
 

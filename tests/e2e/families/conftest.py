@@ -15,6 +15,7 @@ from pd.prompts import numbered_prompt
 from pd.rig import Rig
 from pd.stack import Stack, log_folder
 from pd.zero import ARGS as ZERO
+from pd.zero import CALLS as ZERO_CALLS
 
 import shapes
 
@@ -31,7 +32,7 @@ def spec(name: str, row: Row, *args: str) -> EngineSpec:
     """Over tcp, as `local` would read a process that stands still."""
     options = {"lease_ttl_ms": int(LEASE_S * 1000), "transports": ["tcp"], "stall_timeout_ms": STALL_MS}
     engine = shapes.engine(name, model=row.family.model(), blocks=BLOCKS, **options)
-    return replace(engine, connector=engine.connector.with_these_tools(), args=(*args, *ZERO, *row.family.engine_args()))
+    return replace(engine, connector=engine.connector.with_rank_calls(*ZERO_CALLS), args=(*args, *ZERO, *row.family.engine_args()))
 
 
 @pytest.fixture(scope="module", params=carried.ROWS, ids=str)

@@ -18,6 +18,7 @@ from pd.prompts import numbered_prompt
 from pd.rig import RECOMPUTED, Rig
 from pd.stack import Stack, log_folder
 from pd.zero import ARGS as ZERO
+from pd.zero import CALLS as ZERO_CALLS
 
 import shapes
 
@@ -71,7 +72,7 @@ class Shares:
 
 def drafting(name: str, row: Row, *args: str, **options: object) -> EngineSpec:
     engine = shapes.engine(name, model=row.family.model(), blocks=BLOCKS, lease_ttl_ms=int(LEASE_S * 1000), **options)
-    return replace(engine, connector=engine.connector.with_these_tools(), args=(*args, *ZERO, *row.family.engine_args()))
+    return replace(engine, connector=engine.connector.with_rank_calls(*ZERO_CALLS), args=(*args, *ZERO, *row.family.engine_args()))
 
 
 def share(rig: Rig, what: str, prompts: list[Prompt], answer: Callable[[Prompt], Reply]) -> Share:

@@ -117,7 +117,7 @@ def test_ray_2p2d(app: App, some: Callable[[int], list[Question]], row: Row) -> 
 
 
 def test_ray_replica_killed(app: App, some: Callable[[int], list[Question]], row: Row) -> None:
-    """Ray gives the prompts that this replica computed to no other one: at most one of each client."""
+    """Ray does not retry the prompts that this replica is computing: at most one for each client."""
     app.deploy(2, 2)
     loads = app.total(LOADS)
     load = Load(app.url, some(2 * COUNT))

@@ -18,6 +18,7 @@ from pd.prompts import numbered_prompt
 from pd.rig import Rig
 from pd.trial import LOADED
 from pd.zero import ARGS as ZERO
+from pd.zero import CALLS as ZERO_CALLS
 
 import expect
 from shapes import engine
@@ -110,7 +111,7 @@ def summed(start: Callable[..., Callable[[str, str], Rig]], tmp_path_factory: py
     build_random(model, 3, "Gemma3", SOFT, num_hidden_layers=6, sliding_window=WIDE, query_pre_attn_scalar=32,
                  layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2)
     made = [engine(name, model=model, blocks=BLOCKS, checksum="on") for name in ("P-sums", "D-sums")]
-    return start([replace(one, connector=one.connector.with_these_tools(), args=(*UNCACHED, *ZERO)) for one in made])(
+    return start([replace(one, connector=one.connector.with_rank_calls(*ZERO_CALLS), args=(*UNCACHED, *ZERO)) for one in made])(
         "P-sums", "D-sums")
 
 

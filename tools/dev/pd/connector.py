@@ -38,6 +38,10 @@ class Connector:
         path = os.pathsep.join([str(DEV), *filter(None, [self.env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))])])
         return replace(self, env={**self.env, "PYTHONPATH": path})
 
+    def with_rank_calls(self, *names: str) -> Connector:
+        """Calls of the ranks by a worker extension of these tools, which leave the weights alone."""
+        return self.with_these_tools().with_options(rpcs_that_keep_weights=list(names))
+
     def on_fake_gpu(self) -> Connector:
         """The engine's pool passes for a GPU's (adopt.py)."""
         tools = self.with_options(cuda_library=str(FAKE_CUDA)).with_these_tools()

@@ -41,7 +41,7 @@ class Case:
     args: tuple[str, ...] = ()
 
     def spec(self) -> EngineSpec:
-        connector = kvferry().with_these_tools().with_options(rpcs_that_keep_weights=["wipe_kv", "save", "exchange_positions"])
+        connector = kvferry().with_rank_calls("wipe_kv", "save", "exchange_positions")
         return EngineSpec("kv", self.model(), connector, "auto", BLOCKS, args=(*KEEP, *self.args))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from kvferry._kvferry import BLOCK_NONE
 
 ARGS = ("--worker-extension-cls", "pd.zero.Zero")
+CALLS = ("kv_layers", "wipe_kv", "zero_block")
+"""For Connector.with_rank_calls()."""
 
 
 class Zero:
