@@ -4,7 +4,7 @@
 #ifndef KVF_TESTS_PAGES_WORLD_H
 #define KVF_TESTS_PAGES_WORLD_H
 
-#include "wire/rank_shares.h"
+#include "plan/rank_shares.h"
 
 #define WORLD_THINGS_MAX 8
 #define WORLD_GROUPS 3

@@ -6,7 +6,7 @@
  *    │   └────────┤
  *    └────────────┴──► DECIDED (outcome event) ──► RELEASED (release event), and freed
  *
- * From a source it fetches blocks into this rank's memory in slices (wire/load_plan.h): some of their layers, heads or
+ * From a source it fetches blocks into this rank's memory in slices (plan/load_plan.h): some of their layers, heads or
  * tokens, of one producer rank. A block is good when all slices have it.
  *
  *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
@@ -32,7 +32,7 @@
 #include "core/pool.h"
 #include "core/request.h"
 #include "kvferry/kvferry.h"
-#include "wire/load_plan.h"
+#include "plan/load_plan.h"
 
 #define KVF_CHUNK_ITEMS_MAX 1024u
 

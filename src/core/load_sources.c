@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire/rank_shares.h"
+#include "plan/rank_shares.h"
 
 /* Room for `count` tickets and, behind them, the block ids of each and those of the destination. */
 static kvf_load_sources *alloc(uint32_t count, size_t positions)

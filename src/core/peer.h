@@ -22,6 +22,7 @@
 #include "core/conn.h"
 #include "core/context.h"
 #include "kvferry/stats.h"
+#include "plan/pages.h"
 #include "wire/rank_record.h"
 
 #define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */

@@ -4,7 +4,7 @@
 #define KVF_CORE_POOL_H
 
 #include "kvferry/node.h"
-#include "wire/pages.h"
+#include "plan/pages.h"
 #include "wire/ticket.h"
 
 typedef struct kvf_pool {

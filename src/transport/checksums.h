@@ -15,8 +15,8 @@
 #ifndef KVF_TRANSPORT_CHECKSUMS_H
 #define KVF_TRANSPORT_CHECKSUMS_H
 
+#include "plan/pages.h"
 #include "transport/transport.h"
-#include "wire/pages.h"
 
 /* What a consumer that has checksums logs of a producer that has none. */
 #define KVF_NO_CHECKSUMS_LINE "it has no checksums (option checksum): its blocks are loaded without being verified"

@@ -5,8 +5,8 @@
 #ifndef KVF_TRANSPORT_PAGING_H
 #define KVF_TRANSPORT_PAGING_H
 
+#include "plan/pages.h"
 #include "transport/transport.h"
-#include "wire/pages.h"
 
 typedef struct kvf_paging {
   kvf_pages pages;            /* without checksums */

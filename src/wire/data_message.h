@@ -14,7 +14,7 @@
 
 #include "base/crypto.h"
 #include "kvferry/types.h"
-#include "wire/pages.h"
+#include "wire/layout.h"
 
 #define KVF_DATA_NONCE_BYTES 32
 

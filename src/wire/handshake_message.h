@@ -18,7 +18,7 @@
 #include "base/crypto.h"
 #include "base/fence.h"
 #include "kvferry/config.h"
-#include "wire/pages.h"
+#include "wire/layout.h"
 
 #define KVF_NONCE_BYTES 32
 #define KVF_KEY_ID_BYTES 8

@@ -1,4 +1,5 @@
-/* The shapes that both sides of a transfer must agree on: a rank's regions, and the items of a read. */
+/* The shapes that both sides of a transfer must agree on: a rank's regions and parts, and what a read wants of them.
+ * What comes of two ranks' shapes: plan/pages.h. */
 #ifndef KVF_WIRE_LAYOUT_H
 #define KVF_WIRE_LAYOUT_H
 
@@ -7,7 +8,8 @@
 
 #define KVF_TRANSPORT_DESCRIPTION_BYTES_MAX 32768
 #define KVF_TRANSPORT_NAME_BYTES 16 /* with its terminating zero */
-#define KVF_READ_ITEMS_MAX 65536    /* items of one read */
+#define KVF_PART_NAME_BYTES 48
+#define KVF_READ_ITEMS_MAX 65536 /* items of one read */
 
 /* From a region's first byte to its last: 256 TiB, so that checksums over KVF_REGIONS_MAX regions cannot overflow. */
 #define KVF_REGION_BYTES_MAX (UINT64_C(1) << 48)
@@ -53,5 +55,50 @@ bool kvf_region_layout_is_valid(const kvf_region_layout *layout);
 /* Whether a rank's regions make sense together: each by itself, at most KVF_REGIONS_MAX, one heads_total, and no group
  * below the highest without a region. No regions at all: yes. */
 bool kvf_region_layouts_are_valid(const kvf_region_layout *layouts, uint32_t count);
+
+/* A rank's memory, as it is described. Everything is the caller's. */
+typedef struct kvf_pages {
+  const kvf_region_layout *regions;
+  uint32_t regions_count;
+  kvf_layout layout;
+} kvf_pages;
+
+/* Whether it makes sense; every number in it is then within its limit, and every part within its region. No regions at
+ * all: yes. */
+bool kvf_pages_are_valid(const kvf_pages *pages);
+/* The same, but that regions without parts are looked at one by one. False: `bad` is what makes no sense. */
+bool kvf_pages_check(const kvf_pages *pages, char bad[KVF_PART_NAME_BYTES]);
+
+uint32_t kvf_pages_parts(const kvf_pages *pages);
+/* The i-th part; without parts, what the i-th region is: a part of that number as its layer. */
+kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i);
+/* Its layer. */
+static inline uint32_t kvf_pages_layer(const kvf_pages *pages, uint32_t i)
+{
+  return pages->layout.parts == NULL ? i : pages->layout.parts[i].layer;
+}
+
+/* The i-th part in words, for messages. */
+void kvf_pages_name_part(const kvf_pages *pages, uint32_t i, char name[KVF_PART_NAME_BYTES]);
+
+static inline bool kvf_is_dealt(const kvf_deal *deal)
+{
+  return deal->ranks > 1;
+}
+/* Its numbers are within their limits; ranks 0: tokens are not dealt. */
+bool kvf_deal_is_valid(const kvf_deal *deal);
+
+/* What a reader wants of a producer rank's pages, in terms of that rank only. A link's is the same for all its
+ * reads; one of them may be of some of the layers. */
+typedef struct kvf_want {
+  uint32_t first_layer;
+  uint32_t layers;                 /* from that one on */
+  uint32_t checksums;              /* 1: those of what it reads, too; else 0 */
+  kvf_deal deal;                   /* the reader's */
+  uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
+} kvf_want;
+
+/* All of the first `layers` layers, block by block. */
+kvf_want kvf_want_whole(uint32_t layers);
 
 #endif

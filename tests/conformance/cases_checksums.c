@@ -1,7 +1,7 @@
 #include "../memory_kind.h"
 #include "pair.h"
+#include "plan/rank_shares.h"
 #include "test.h"
-#include "wire/rank_shares.h"
 
 #define BLOCKS 8
 #define HEADS 4

@@ -10,12 +10,13 @@ from circles import circles
 LAYERS_BELOW = {
     "base": set(),
     "wire": {"base"},
-    "core": {"base", "wire"},
+    "plan": {"base", "wire"},
+    "core": {"base", "wire", "plan"},
     "memory": {"base"},
-    "transport": {"base", "wire", "memory"},
-    "runtime": {"base", "wire", "core", "memory", "transport"},
+    "transport": {"base", "wire", "plan", "memory"},
+    "runtime": {"base", "wire", "plan", "core", "memory", "transport"},
 }
-PURE_LAYERS = ("base", "wire", "core")
+PURE_LAYERS = ("base", "wire", "plan", "core")
 
 # Of the system the pure layers may know text and memory; what they call of it, binary_rules.py checks.
 PURE_SYSTEM_HEADERS = {
@@ -37,7 +38,7 @@ BANNED_CALLS = {
 # as a pointer (is_addressable), or gives it to that kind's operations, or serves the host's memory alone.
 BLOCK_ADDRESS = re.compile(r"\bkvf_segment_local\(|\b(?:regions?|served)(?:\[[^]]*\])?(?:->|\.)base\b")
 HAVE_BLOCK_ADDRESSES = {
-    "src/wire/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
+    "src/plan/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
     "src/transport/checksums.c", "src/transport/local/copy.c",
     "src/transport/tcp/ring.c", "src/transport/tcp/stream.c",
     "src/transport/ucx/link.c", "src/transport/ucx/memory.c", "src/transport/ucx/message.c",
@@ -120,7 +121,7 @@ def transports_know_only_themselves(root):
 def tools_use_the_public_interface(root):
     for _, name, text in c_files(root, "tools"):
         for line, content in numbered(text):
-            if re.match(r'\s*#\s*include\s+"(base|wire|core|memory|transport|runtime)/', content):
+            if re.match(r'\s*#\s*include\s+"(base|wire|plan|core|memory|transport|runtime)/', content):
                 yield f"{name}:{line}: tools use the public headers only"
 
 

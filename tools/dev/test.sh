@@ -169,7 +169,7 @@ part_gpu() {
 }
 
 part_coverage() {
-  step "coverage of src/core and src/wire" - tools/dev/coverage.sh
+  step "coverage of src/wire, src/plan and src/core" - tools/dev/coverage.sh
 }
 
 part_engines() {

@@ -4,7 +4,7 @@
 #define KVF_TRANSPORT_TCP_RING_H
 
 #include "memory/stage.h"
-#include "wire/pages.h"
+#include "plan/pages.h"
 
 #define KVF_TCP_RUNS_MAX 256 /* that are listed at a time */
 #define KVF_TCP_RINGS_MAX 4  /* of a data thread; other payloads go through its staging, one copy after another */

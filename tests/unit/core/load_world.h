@@ -9,8 +9,8 @@
 
 #include "base/time.h"
 #include "core/load.h"
+#include "plan/rank_shares.h"
 #include "test.h"
-#include "wire/rank_shares.h"
 
 #define MS KVF_NS_PER_MS
 #define WORLD_ITEMS_MAX 4096

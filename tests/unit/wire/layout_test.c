@@ -1,5 +1,6 @@
 #include "wire/layout.h"
 
+#include "described.h"
 #include "wire_test.h"
 
 static const kvf_region_layout good = {
@@ -79,4 +80,68 @@ TEST(test_regions_limit)
   assert_true(kvf_region_layouts_are_valid(layouts, KVF_REGIONS_MAX));
   assert_false(kvf_region_layouts_are_valid(layouts, KVF_REGIONS_MAX + 1));
   free(layouts);
+}
+
+TEST(layout_of_a_region_is_the_region_without_its_address)
+{
+  const kvf_region region = {(void *)(uintptr_t)0x20000000u, 2048, 1024, 50, 4, 8, 1, KVF_MEMORY_HOST, 0};
+  const kvf_region_layout layout = kvf_region_layout_of(&region);
+  assert_int_equal(layout.stride_bytes, 2048);
+  assert_int_equal(layout.block_bytes, 1024);
+  assert_int_equal(layout.blocks, 50);
+  assert_int_equal(layout.heads, 4);
+  assert_int_equal(layout.heads_total, 8);
+  assert_int_equal(layout.group, 1);
+}
+
+TEST(descriptions_are_checked)
+{
+  described d;
+  describe(&d);
+  assert_true(kvf_pages_are_valid(&d.pages));
+#define REFUSED(change)                          \
+  do {                                           \
+    describe(&d);                                \
+    change;                                      \
+    assert_false(kvf_pages_are_valid(&d.pages)); \
+  } while (0)
+  REFUSED(d.parts[1].offset_bytes = 33);
+  REFUSED(d.parts[1].offset_bytes = UINT32_MAX);
+  REFUSED(d.parts[1].region = 1);
+  REFUSED(d.parts[1].unit_bytes = 0);
+  REFUSED(d.parts[1].unit_bytes = 3);
+  REFUSED(d.parts[1].row_bytes = 1);
+  REFUSED(d.parts[1].head_bytes = 7);
+  REFUSED(d.parts[1].rows = 0);
+  REFUSED(d.parts[1].rows = 3);
+  REFUSED(d.parts[1].rows = KVF_PART_ROWS_MAX + 1);
+  REFUSED(d.parts[1].block_tokens = 8); /* other than its group's */
+  REFUSED(d.parts[1].heads = 0);
+  REFUSED(d.parts[1].heads = 5);
+  REFUSED(d.parts[1].first_head = 1);
+  REFUSED(d.parts[1].heads_total = 8); /* above the layout's */
+  REFUSED(d.parts[1].layer = KVF_LAYERS_MAX);
+  REFUSED(d.parts[1].index = KVF_PART_INDEX_MAX);
+  REFUSED(d.parts[1].kind = (kvf_part_kind)256);
+  REFUSED(d.parts[1].dtype = (kvf_dtype)256);
+  REFUSED(d.parts[1].group = KVF_GROUPS_MAX);
+  REFUSED(d.regions[0].blocks = 0);
+  REFUSED(d.pages.layout.parts_count = 0);
+  REFUSED(d.pages.layout.parts_count = KVF_PARTS_MAX + 1);
+  REFUSED(d.pages.regions_count = KVF_REGIONS_MAX + 1);
+  REFUSED(d.pages.layout.share.heads = 0);
+  REFUSED(d.pages.layout.share.heads = 3); /* parts have 4: the last one would never move */
+  REFUSED(d.pages.layout.share = ((kvf_share){2, 2, 8}));
+  REFUSED(d.pages.layout.share.first_head = 1);
+  REFUSED(d.pages.layout.share.heads_total = KVF_PART_HEADS_MAX + 1);
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 2, 1}));
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 0}));
+  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 3})); /* a block has no whole number of turns */
+  REFUSED(d.pages.layout.deal = ((kvf_deal){KVF_RANKS_MAX + 1, 0, 1}));
+  describe(&d);
+  d.parts[0].group = d.parts[1].group = 2; /* and none in 0 or 1, as in a stage of a pipeline */
+  assert_true(kvf_pages_are_valid(&d.pages));
+  describe(&d);
+  d.pages.layout.deal = (kvf_deal){2, 1, 2};
+  assert_true(kvf_pages_are_valid(&d.pages));
 }

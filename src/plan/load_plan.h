@@ -3,10 +3,10 @@
  * Several reads go on at the same time, each on a core of its own, and each reader is to have as much of the load. Many
  * blocks can be dealt out evenly. Few large ones (states; pages of some megabytes) cannot: then each rank's share is
  * cut by layers. */
-#ifndef KVF_WIRE_LOAD_PLAN_H
-#define KVF_WIRE_LOAD_PLAN_H
+#ifndef KVF_PLAN_LOAD_PLAN_H
+#define KVF_PLAN_LOAD_PLAN_H
 
-#include "wire/rank_shares.h"
+#include "plan/rank_shares.h"
 #include "wire/ticket.h"
 
 /* The wanted blocks from position `from` of block_tokens each on, by position and then group, so that the groups'

@@ -1,4 +1,4 @@
-#include "wire/load_plan.h"
+#include "plan/load_plan.h"
 
 /* The wanted ones of some blocks of a group, whose first one is `ids`-th of the ticket's. */
 static uint32_t list_blocks(const kvf_ticket *ticket, const uint32_t *destination, uint32_t group, uint32_t ids,

@@ -5,10 +5,10 @@
  * split the heads, or replicate them where there are fewer heads than ranks; where tokens are dealt, neighbours share
  * heads. A consumer rank, which may be of a stage itself, reads from each stage that has some of its layers.
  */
-#ifndef KVF_WIRE_RANK_SHARES_H
-#define KVF_WIRE_RANK_SHARES_H
+#ifndef KVF_PLAN_RANK_SHARES_H
+#define KVF_PLAN_RANK_SHARES_H
 
-#include "wire/pages.h"
+#include "plan/pages.h"
 #include "wire/rank_record.h"
 
 /* What one producer rank has of a consumer rank's heads and layers. */

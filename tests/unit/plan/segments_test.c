@@ -1,8 +1,8 @@
 /* Pages without parts: each region is one. */
 
 #include "base/prng.h"
+#include "plan/pages.h"
 #include "test.h"
-#include "wire/pages.h"
 
 /* Addresses are never used: regions may lie anywhere. */
 #define BASE(i) ((void *)(uintptr_t)(0x10000000u * ((i) + 1)))
@@ -57,17 +57,6 @@ static void assert_segment(const kvf_segment *segment, uint32_t region, uint64_t
   assert_int_equal(segment->local_offset, local_offset);
   assert_int_equal(segment->remote_offset, remote_offset);
   assert_int_equal(segment->bytes, bytes);
-}
-
-TEST(layout_of_a_region_is_the_region_without_its_address)
-{
-  kvf_region_layout layout = kvf_region_layout_of(&local_regions[1]);
-  assert_int_equal(layout.stride_bytes, 2048);
-  assert_int_equal(layout.block_bytes, 1024);
-  assert_int_equal(layout.blocks, 50);
-  assert_int_equal(layout.heads, 4);
-  assert_int_equal(layout.heads_total, 8);
-  assert_int_equal(layout.group, 1);
 }
 
 static void assert_incompatible(const kvf_region_layout *remote, const char *named)

@@ -19,32 +19,11 @@
  * that follow each other in one region and group, for each item, for each of those parts, rows and heads as they lie
  * there. So a sender that knows nothing of the reader's memory but a kvf_want sends just what the reader walks through.
  */
-#ifndef KVF_WIRE_PAGES_H
-#define KVF_WIRE_PAGES_H
+#ifndef KVF_PLAN_PAGES_H
+#define KVF_PLAN_PAGES_H
 
-#include "base/transfer.h"
-#include "kvferry/node.h"
 #include "wire/layout.h"
 
-/* A rank's memory, as it is described. Everything is the caller's. */
-typedef struct kvf_pages {
-  const kvf_region_layout *regions;
-  uint32_t regions_count;
-  kvf_layout layout;
-} kvf_pages;
-
-/* Whether it makes sense; every number in it is then within its limit, and every part within its region. No regions at
- * all: yes. */
-bool kvf_pages_are_valid(const kvf_pages *pages);
-
-uint32_t kvf_pages_parts(const kvf_pages *pages);
-/* The i-th part; without parts, what the i-th region is: a part of that number as its layer. */
-kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i);
-/* Its layer. */
-static inline uint32_t kvf_pages_layer(const kvf_pages *pages, uint32_t i)
-{
-  return pages->layout.parts == NULL ? i : pages->layout.parts[i].layer;
-}
 kvf_share kvf_pages_share(const kvf_pages *pages);
 /* From the first layer of a part to the last. */
 kvf_layers kvf_pages_layers(const kvf_pages *pages);
@@ -64,19 +43,6 @@ kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ra
  * come from a rank that is one of `dealt` that tokens are dealt to. */
 void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX]);
-
-/* What a reader wants of a producer rank's pages, in terms of that rank only. A link's is the same for all its
- * reads; one of them may be of some of the layers. */
-typedef struct kvf_want {
-  uint32_t first_layer;
-  uint32_t layers;                 /* from that one on */
-  uint32_t checksums;              /* 1: those of what it reads, too; else 0 */
-  kvf_deal deal;                   /* the reader's */
-  uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
-} kvf_want;
-
-/* All of the first `layers` layers, block by block. */
-kvf_want kvf_want_whole(uint32_t layers);
 
 /* Where a part lies on one side. */
 typedef struct kvf_place {

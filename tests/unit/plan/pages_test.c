@@ -1,6 +1,7 @@
-#include "wire/pages.h"
+#include "plan/pages.h"
 
 #include "../../pages_world.h"
+#include "../wire/described.h"
 #include "base/prng.h"
 #include "test.h"
 
@@ -256,89 +257,7 @@ SEEDS_TEST(what_a_peer_says_stays_in_bounds)
   }
 }
 
-/* ---- what a description may say ---- */
-
-static const kvf_region_layout region = {
-    .stride_bytes = 64, .block_bytes = 64, .blocks = 4, .heads = 1, .heads_total = 1};
-
-/* Keys and values of one layer, 4 heads of 4 tokens, 2 bytes each. */
-typedef struct described {
-  kvf_region_layout regions[1];
-  kvf_part parts[2];
-  kvf_pages pages;
-} described;
-
-static void describe(described *d)
-{
-  *d = (described){.regions = {region}};
-  for (uint32_t i = 0; i < 2; i++) {
-    d->parts[i] = (kvf_part){.kind = i == 0 ? KVF_PART_KEYS : KVF_PART_VALUES,
-                             .dtype = KVF_DTYPE_BF16,
-                             .offset_bytes = 32 * i,
-                             .unit_bytes = 2,
-                             .row_bytes = 2,
-                             .head_bytes = 8,
-                             .rows = 4,
-                             .block_tokens = 4,
-                             .heads = 4,
-                             .heads_total = 4};
-  }
-  d->pages = (kvf_pages){.regions = d->regions,
-                         .regions_count = 1,
-                         .layout = {.parts = d->parts, .parts_count = 2, .share = {.heads = 4, .heads_total = 4}}};
-}
-
-TEST(descriptions_are_checked)
-{
-  described d;
-  describe(&d);
-  assert_true(kvf_pages_are_valid(&d.pages));
-#define REFUSED(change)                          \
-  do {                                           \
-    describe(&d);                                \
-    change;                                      \
-    assert_false(kvf_pages_are_valid(&d.pages)); \
-  } while (0)
-  REFUSED(d.parts[1].offset_bytes = 33);
-  REFUSED(d.parts[1].offset_bytes = UINT32_MAX);
-  REFUSED(d.parts[1].region = 1);
-  REFUSED(d.parts[1].unit_bytes = 0);
-  REFUSED(d.parts[1].unit_bytes = 3);
-  REFUSED(d.parts[1].row_bytes = 1);
-  REFUSED(d.parts[1].head_bytes = 7);
-  REFUSED(d.parts[1].rows = 0);
-  REFUSED(d.parts[1].rows = 3);
-  REFUSED(d.parts[1].rows = KVF_PART_ROWS_MAX + 1);
-  REFUSED(d.parts[1].block_tokens = 8); /* other than its group's */
-  REFUSED(d.parts[1].heads = 0);
-  REFUSED(d.parts[1].heads = 5);
-  REFUSED(d.parts[1].first_head = 1);
-  REFUSED(d.parts[1].heads_total = 8); /* above the layout's */
-  REFUSED(d.parts[1].layer = KVF_LAYERS_MAX);
-  REFUSED(d.parts[1].index = KVF_PART_INDEX_MAX);
-  REFUSED(d.parts[1].kind = (kvf_part_kind)256);
-  REFUSED(d.parts[1].dtype = (kvf_dtype)256);
-  REFUSED(d.parts[1].group = KVF_GROUPS_MAX);
-  REFUSED(d.regions[0].blocks = 0);
-  REFUSED(d.pages.layout.parts_count = 0);
-  REFUSED(d.pages.layout.parts_count = KVF_PARTS_MAX + 1);
-  REFUSED(d.pages.regions_count = KVF_REGIONS_MAX + 1);
-  REFUSED(d.pages.layout.share.heads = 0);
-  REFUSED(d.pages.layout.share.heads = 3); /* parts have 4: the last one would never move */
-  REFUSED(d.pages.layout.share = ((kvf_share){2, 2, 8}));
-  REFUSED(d.pages.layout.share.first_head = 1);
-  REFUSED(d.pages.layout.share.heads_total = KVF_PART_HEADS_MAX + 1);
-  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 2, 1}));
-  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 0}));
-  REFUSED(d.pages.layout.deal = ((kvf_deal){2, 0, 3})); /* a block has no whole number of turns */
-  REFUSED(d.pages.layout.deal = ((kvf_deal){KVF_RANKS_MAX + 1, 0, 1}));
-  describe(&d);
-  d.parts[0].group = d.parts[1].group = 2; /* and none in 0 or 1, as in a stage of a pipeline */
-  assert_true(kvf_pages_are_valid(&d.pages));
-  describe(&d);
-  d.pages.layout.deal = (kvf_deal){2, 1, 2};
-  assert_true(kvf_pages_are_valid(&d.pages));
-}
+/* ---- what does not pair ---- */
 
 static void assert_incompatible(const described *here, const described *there, const char *named)
 {

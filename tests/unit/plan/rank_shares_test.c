@@ -1,4 +1,4 @@
-#include "wire/rank_shares.h"
+#include "plan/rank_shares.h"
 
 #include "test.h"
 

@@ -1,4 +1,5 @@
-#include "wire/pages.h"
+/* Two ranks' pages become a plan, and a plan, a transfer and a cursor become segments. */
+#include "plan/pages.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -7,37 +8,12 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 
-#define NAME_BYTES 48
-
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
   return a < b ? a : b;
 }
 
 /* ---- a description ---- */
-
-uint32_t kvf_pages_parts(const kvf_pages *pages)
-{
-  return pages->layout.parts == NULL ? pages->regions_count : (uint32_t)pages->layout.parts_count;
-}
-
-kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i)
-{
-  if (pages->layout.parts != NULL) {
-    return pages->layout.parts[i];
-  }
-  const kvf_region_layout *region = &pages->regions[i];
-  uint32_t head_bytes = region->block_bytes / region->heads;
-  return (kvf_part){.layer = i,
-                    .kind = KVF_PART_KV,
-                    .group = region->group,
-                    .region = i,
-                    .unit_bytes = head_bytes,
-                    .head_bytes = head_bytes,
-                    .rows = 1,
-                    .heads = region->heads,
-                    .heads_total = region->heads_total};
-}
 
 kvf_share kvf_pages_share(const kvf_pages *pages)
 {
@@ -59,143 +35,12 @@ kvf_layers kvf_pages_layers(const kvf_pages *pages)
   return parts == 0 ? (kvf_layers){0} : (kvf_layers){first, last - first + 1};
 }
 
-static void name_part(const kvf_pages *pages, uint32_t i, char name[NAME_BYTES])
-{
-  static const char *const kinds[] = {"KV", "keys", "values", "latent", "index", "scales", "state", "convolution"};
-  const kvf_part part = kvf_pages_part(pages, i);
-  if (pages->layout.parts == NULL) {
-    (void)snprintf(name, NAME_BYTES, "region %" PRIu32, i);
-  } else if ((uint32_t)part.kind < sizeof(kinds) / sizeof(kinds[0])) {
-    (void)snprintf(name, NAME_BYTES, "layer %" PRIu32 " %s %" PRIu32, part.layer, kinds[part.kind], part.index);
-  } else {
-    (void)snprintf(name, NAME_BYTES, "layer %" PRIu32 " kind %d %" PRIu32, part.layer, (int)part.kind, part.index);
-  }
-}
-
-static bool strides_are_valid(const kvf_part *part)
-{
-  uint64_t unit = part->unit_bytes;
-  bool heads_first = part->head_bytes >= (uint64_t)(part->rows - 1) * part->row_bytes + unit;
-  bool rows_first = part->row_bytes >= (uint64_t)(part->heads - 1) * part->head_bytes + unit;
-  if (part->rows == 1 || part->heads == 1) {
-    return (part->rows == 1 || part->row_bytes >= unit) && (part->heads == 1 || part->head_bytes >= unit);
-  }
-  return (heads_first && part->row_bytes >= unit) || (rows_first && part->head_bytes >= unit);
-}
-
-/* Whether it has just the heads that begin in the rank's share, and the first one that goes on into it: no more move.
- */
-static bool heads_follow(const kvf_share *share, const kvf_part *part)
-{
-  const uint64_t all = share->heads_total;
-  const uint64_t own = part->heads_total;
-  const uint64_t end = ((uint64_t)share->first_head + share->heads) * own;
-  return part->first_head == share->first_head * own / all &&
-         (uint64_t)part->first_head + part->heads == (end + all - 1) / all;
-}
-
-static bool part_is_valid(const kvf_pages *pages, const kvf_part *part)
-{
-  if (part->layer >= KVF_LAYERS_MAX || (uint32_t)part->kind > UINT8_MAX || part->index >= KVF_PART_INDEX_MAX ||
-      (uint32_t)part->dtype > UINT8_MAX || part->group >= KVF_GROUPS_MAX || part->region >= pages->regions_count) {
-    return false;
-  }
-  if (part->unit_bytes == 0 || part->rows == 0 || part->rows > KVF_PART_ROWS_MAX || part->heads == 0 ||
-      part->heads_total > pages->layout.share.heads_total || part->heads > part->heads_total ||
-      part->first_head > part->heads_total - part->heads || !heads_follow(&pages->layout.share, part) ||
-      !strides_are_valid(part)) {
-    return false;
-  }
-  if (part->block_tokens > KVF_PART_ROWS_MAX || part->block_tokens % part->rows != 0) {
-    return false;
-  }
-  uint64_t bytes =
-      (uint64_t)(part->rows - 1) * part->row_bytes + (uint64_t)(part->heads - 1) * part->head_bytes + part->unit_bytes;
-  return part->offset_bytes + bytes <= pages->regions[part->region].block_bytes;
-}
-
-static bool is_dealt(const kvf_deal *deal)
-{
-  return deal->ranks > 1;
-}
-
-static bool deal_is_valid(const kvf_deal *deal)
-{
-  return deal->ranks == 0 || (deal->ranks <= KVF_RANKS_MAX && deal->rank < deal->ranks && deal->tokens > 0 &&
-                              deal->tokens <= KVF_PART_ROWS_MAX);
-}
-
-/* Whole rows, and whole turns, in every block. */
-static bool deal_fits(const kvf_deal *deal, uint32_t block_tokens, uint32_t rows)
-{
-  return !is_dealt(deal) || (block_tokens % deal->tokens == 0 && deal->tokens % (block_tokens / rows) == 0);
-}
-
-/* False: *bad is the part. */
-static bool parts_are_valid(const kvf_pages *pages, uint32_t *bad)
-{
-  uint32_t block_tokens[KVF_GROUPS_MAX];
-  uint32_t groups = 0;
-  for (uint32_t i = 0; i < pages->layout.parts_count; i++) {
-    const kvf_part *part = &pages->layout.parts[i];
-    *bad = i;
-    if (!part_is_valid(pages, part)) {
-      return false;
-    }
-    bool first = (groups >> part->group & 1) == 0;
-    if ((!first && part->block_tokens != block_tokens[part->group]) ||
-        (part->block_tokens > 0 && !deal_fits(&pages->layout.deal, part->block_tokens, part->rows))) {
-      return false;
-    }
-    block_tokens[part->group] = part->block_tokens;
-    groups |= UINT32_C(1) << part->group;
-  }
-  return true;
-}
-
-/* False: `bad` is what makes no sense. */
-static bool check_pages(const kvf_pages *pages, char bad[NAME_BYTES])
-{
-  const kvf_share *share = &pages->layout.share;
-  uint32_t part;
-  (void)snprintf(bad, NAME_BYTES, "layout");
-  if (pages->regions_count > KVF_REGIONS_MAX) {
-    return false;
-  }
-  for (uint32_t i = 0; i < pages->regions_count; i++) {
-    if (!kvf_region_layout_is_valid(&pages->regions[i])) {
-      (void)snprintf(bad, NAME_BYTES, "region %" PRIu32, i);
-      return false;
-    }
-  }
-  if (pages->layout.parts == NULL) {
-    return true;
-  }
-  if (pages->layout.parts_count == 0 || pages->layout.parts_count > KVF_PARTS_MAX || share->heads == 0 ||
-      share->heads_total > KVF_PART_HEADS_MAX || share->heads > share->heads_total ||
-      share->first_head > share->heads_total - share->heads || !deal_is_valid(&pages->layout.deal)) {
-    return false;
-  }
-  if (!parts_are_valid(pages, &part)) {
-    name_part(pages, part, bad);
-    return false;
-  }
-  return true;
-}
-
-bool kvf_pages_are_valid(const kvf_pages *pages)
-{
-  char bad[NAME_BYTES];
-  return pages->layout.parts == NULL ? kvf_region_layouts_are_valid(pages->regions, pages->regions_count)
-                                     : check_pages(pages, bad);
-}
-
 /* ---- a plan ---- */
 
 /* What a deal is in a plan: one of ranks 0 is one of a single rank. */
 static kvf_deal deal_of(const kvf_pages *pages)
 {
-  return is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
+  return kvf_is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
 }
 
 kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
@@ -281,15 +126,6 @@ static void end_runs(kvf_pair *pairs, uint32_t count)
   }
 }
 
-kvf_want kvf_want_whole(uint32_t layers)
-{
-  kvf_want want = {.layers = layers, .deal = {.ranks = 1, .tokens = 1}};
-  for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    want.splits[i] = 1;
-  }
-  return want;
-}
-
 static kvf_status differ(char *message, const char *part, const char *field, uint64_t here, uint64_t there)
 {
   return kvf_fail(KVF_INCOMPATIBLE, message, "%s: %s is %" PRIu64 " here, %" PRIu64 " there", part, field, here, there);
@@ -369,9 +205,9 @@ static kvf_status pair_all(pairing *p)
       continue;
     }
     hint = found + 1;
-    char name[NAME_BYTES];
+    char name[KVF_PART_NAME_BYTES];
     const kvf_part here = kvf_pages_part(p->local, found);
-    name_part(p->remote, i, name);
+    kvf_pages_name_part(p->remote, i, name);
     kvf_status status = check_pair(&here, &there, name, p->remote->layout.parts == NULL, p->message);
     if (status != KVF_OK) {
       return status;
@@ -397,8 +233,8 @@ static kvf_status check_unpaired(const pairing *p, const kvf_pages *pages, const
   const kvf_layers layers = kvf_pages_layers(other);
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
     if (kvf_layers_have(&layers, kvf_pages_layer(pages, i)) && !kvf_bitmap_get(paired, i)) {
-      char name[NAME_BYTES];
-      name_part(pages, i, name);
+      char name[KVF_PART_NAME_BYTES];
+      kvf_pages_name_part(pages, i, name);
       return kvf_fail(KVF_INCOMPATIBLE, p->message, "%s: %s only, or twice", name, where);
     }
   }
@@ -416,7 +252,7 @@ static kvf_status split_groups(pairing *p)
     uint32_t here = group->local_tokens * plan->want.deal.ranks;
     uint32_t there = group->remote_tokens * plan->deal.ranks;
     if (here % there != 0 && there % here != 0) {
-      char name[NAME_BYTES];
+      char name[KVF_PART_NAME_BYTES];
       (void)snprintf(name, sizeof(name), "group %" PRIu32, i);
       return differ(p->message, name, "tokens of a block, over the ranks that they are dealt to,", here, there);
     }
@@ -443,8 +279,8 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
     return kvf_fail(KVF_INCOMPATIBLE, message, "regions: %" PRIu32 " here, %" PRIu32 " there", local->regions_count,
                     remote->regions_count);
   }
-  char bad[NAME_BYTES];
-  if (!check_pages(remote, bad)) {
+  char bad[KVF_PART_NAME_BYTES];
+  if (!kvf_pages_check(remote, bad)) {
     return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", bad);
   }
   *plan =
@@ -502,7 +338,7 @@ static uint64_t owned_from(const kvf_deal *deal, uint64_t token)
 /* The end of the tokens that go to one rank with this one. */
 static uint64_t owned_to(const kvf_deal *deal, uint64_t token)
 {
-  return is_dealt(deal) ? (token / deal->tokens + 1) * deal->tokens : UINT64_MAX;
+  return kvf_is_dealt(deal) ? (token / deal->tokens + 1) * deal->tokens : UINT64_MAX;
 }
 
 /* Where it lies in its rank's block. */
@@ -528,7 +364,7 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
   if (!group->has_tokens) {
     /* All ranks that tokens are dealt to have it: one of them gives it. */
     *run = (token_run){.tokens = 1};
-    return (*token)++ == 0 && (!is_dealt(&plan->deal) || plan->deal.rank == reader->rank % plan->deal.ranks);
+    return (*token)++ == 0 && (!kvf_is_dealt(&plan->deal) || plan->deal.rank == reader->rank % plan->deal.ranks);
   }
   const uint64_t tokens = item_tokens(chunk, item->group);
   const uint64_t begin = item->position * tokens;
@@ -616,11 +452,11 @@ static bool want_fits(const kvf_chunk *chunk)
     const uint32_t row_tokens = pair->row_tokens > 0 ? pair->row_tokens : 1;
     has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
     if (kvf_chunk_has(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
-                                       (is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
+                                       (kvf_is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
       return false;
     }
   }
-  return has_last && want->deal.ranks > 0 && deal_is_valid(&want->deal);
+  return has_last && want->deal.ranks > 0 && kvf_deal_is_valid(&want->deal);
 }
 
 /* Bytes of a whole remote block of each group. */
@@ -657,7 +493,7 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
   const kvf_transfer *transfer = chunk->transfer;
   const kvf_plan *plan = chunk->plan;
   const kvf_share *share = &plan->share;
-  const bool dealt = is_dealt(&plan->deal) || is_dealt(&chunk->want->deal);
+  const bool dealt = kvf_is_dealt(&plan->deal) || kvf_is_dealt(&chunk->want->deal);
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
   uint64_t item_bytes[KVF_GROUPS_MAX];
   uint64_t total = 0;
@@ -742,7 +578,7 @@ static bool is_whole(const kvf_chunk *chunk, uint32_t group)
   const kvf_plan *plan = chunk->plan;
   const kvf_plan_group *of = &plan->groups[group];
   const uint64_t tokens = item_tokens(chunk, group);
-  return !is_dealt(&plan->deal) && !is_dealt(&chunk->want->deal) &&
+  return !kvf_is_dealt(&plan->deal) && !kvf_is_dealt(&chunk->want->deal) &&
          (!of->has_tokens || (tokens == of->remote_tokens && (plan->is_own || tokens == of->local_tokens)));
 }
 
