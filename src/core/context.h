@@ -39,6 +39,14 @@ void kvf_entropy_stir(kvf_entropy *entropy, const uint8_t fresh[KVF_HASH_BYTES])
 /* Writes `bytes` (at most KVF_HASH_BYTES) that nobody without the secret can foretell. */
 KVF_MUST_USE kvf_status kvf_entropy_draw(kvf_entropy *entropy, void *out, size_t bytes);
 
+/* Tickets that were of no use here, and sources of others. */
+typedef struct kvf_ticket_counters {
+  uint64_t bad;
+  uint64_t other_key; /* signed with another key */
+  uint64_t incompatible;
+  uint64_t sources_left_out;
+} kvf_ticket_counters;
+
 typedef struct kvf_context {
   kvf_config config;
   kvf_incarnation incarnation;
@@ -53,6 +61,7 @@ typedef struct kvf_context {
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
+  kvf_ticket_counters tickets;
   /* What a consumer rank is told of this rank's memory; all zeros while there is none. session_id is unused. */
   kvf_welcome welcome;
   kvf_wheel wheel; /* of all timers but the leases' */

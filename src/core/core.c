@@ -7,6 +7,7 @@
 
 #include "base/options.h"
 #include "core/core_state.h"
+#include "core/source.h"
 
 /* Timers that one tick looks at, and as many leases. */
 #define TICK_ITEMS_MAX 1024
@@ -103,7 +104,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   list_transports(core);
   kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
   kvf_finds_init(&core->finds, &core->context, &core->peers);
-  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->requests, &core->pool, random[2]);
+  kvf_loads_init(&core->loads, &core->context, &core->peers, &core->pool, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
   }
@@ -381,22 +382,7 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 
 void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_status status)
 {
-  kvf_request_counters *counters = &core->requests.counters;
-  const char *why = "malformed or altered";
-  if (status == KVF_BAD_TICKET) {
-    counters->bad_tickets++;
-  } else if (status == KVF_OTHER_KEY) {
-    counters->other_keys++;
-    why = core->context.key.bytes == 0 ? "signed with a key, and this engine has none: name it by the option key_file"
-                                       : "signed with another key than those of this engine's key_file, or with none";
-  } else if (status == KVF_INCOMPATIBLE) {
-    counters->incompatible++;
-    why = "its version is of another release of kvferry, which this one does not read";
-  } else {
-    return;
-  }
-  kvf_context_log(&core->context, now_ns, status, 1, KVF_LOG_WARN, "ticket refused: %s: %s", kvf_status_name(status),
-                  why);
+  kvf_sources_refused(&core->context, now_ns, status);
 }
 
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options)

@@ -75,13 +75,14 @@ static void put_leases(writer *to, const kvf_core *core)
 static void put_requests(writer *to, const kvf_core *core)
 {
   const kvf_request_counters *counters = &core->requests.counters;
+  const kvf_ticket_counters *tickets = &core->context.tickets;
   const kvf_attachment_counters *told = &core->requests.attachments.counters;
   gauge(to, "requests_open", HASH_CNT(by_id, core->requests.by_id) + core->requests.attachments.left);
   counter(to, "requests_opened", counters->opened);
-  put(to, "tickets_refused", "bad_ticket", counters->bad_tickets, false);
-  put(to, "tickets_refused", "other_key", counters->other_keys, false);
-  put(to, "tickets_refused", "incompatible", counters->incompatible, false);
-  counter(to, "sources_left_out", counters->sources_left_out);
+  put(to, "tickets_refused", "bad_ticket", tickets->bad, false);
+  put(to, "tickets_refused", "other_key", tickets->other_key, false);
+  put(to, "tickets_refused", "incompatible", tickets->incompatible, false);
+  counter(to, "sources_left_out", tickets->sources_left_out);
   put(to, "verdicts", "use", counters->verdicts[KVF_ACTION_USE], false);
   put(to, "verdicts", "recompute", counters->verdicts[KVF_ACTION_RECOMPUTE], false);
   put(to, "verdicts", "fail", counters->verdicts[KVF_ACTION_FAIL], false);

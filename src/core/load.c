@@ -7,7 +7,6 @@
 #include "base/bitmap.h"
 #include "base/status.h"
 #include "core/hash.h"
-#include "core/load_sources.h"
 
 #define KVF_NO_LINK 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
@@ -79,11 +78,11 @@ struct kvf_open_load {
   UT_hash_handle by_id; /* by report.request_id */
   uint64_t point;       /* that nothing is written before; 0: none, or it has come */
   load_state state;
-  kvf_report report;        /* complete when it is decided */
-  kvf_list event;           /* in kvf_loads.events while one of its is due */
-  bool outcome_due;         /* else an event that is due is its release */
-  kvf_list going_on;        /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
-  kvf_load_sources *others; /* NULL: there is one attempt only */
+  kvf_report report;    /* complete when it is decided */
+  kvf_list event;       /* in kvf_loads.events while one of its is due */
+  bool outcome_due;     /* else an event that is due is its release */
+  kvf_list going_on;    /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
+  kvf_attempts *others; /* NULL: there is one attempt only */
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;
@@ -460,7 +459,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
     }
   }
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
-      kvf_load_sources_has_next(load->others)) {
+      kvf_attempts_has_next(load->others)) {
     load->state = LOAD_HELD;
     kvf_wheel_arm(&loads->context->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
@@ -471,7 +470,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
 
 static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  kvf_load_sources_end(load->others);
+  kvf_attempts_end(load->others);
   if (load->state == LOAD_HELD) {
     load->report.status = KVF_ABORTED;
     tell(loads, load);
@@ -984,7 +983,7 @@ static kvf_status choose_items(kvf_open_load *load, const kvf_ticket *ticket, co
 
 /* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
  * loads spread evenly over its replicas. */
-static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_load_source *source,
+static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_attempt *source,
                               const uint32_t *destination)
 {
   const kvf_ticket *ticket = source->ticket;
@@ -1009,13 +1008,6 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
   return status;
 }
 
-static bool has_other_attempts(const kvf_loads *loads, const kvf_sources *sources)
-{
-  const kvf_ticket *first = sources->tickets[0];
-  return sources->count > 1 ||
-         kvf_ranks_have_replicas(loads->pool->holding.share.heads_total, first->rank, first->ranks);
-}
-
 static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
                          uint64_t point, kvf_open_load **out)
 {
@@ -1037,9 +1029,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
-  kvf_status status = has_other_attempts(loads, sources)
-                          ? kvf_load_sources_keep(sources, loads->pool, &spec->destination, &load->others)
-                          : KVF_OK;
+  kvf_status status = kvf_attempts_keep(sources, loads->pool, &spec->destination, &load->others);
   if (status == KVF_OK) {
     HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
     if (load->by_id.tbl == NULL) {
@@ -1061,8 +1051,8 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
   char from[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(failed, from);
   drop_source(loads, now_ns, load);
-  while (kvf_load_sources_has_next(load->others)) {
-    const kvf_load_source source = kvf_load_sources_next(load->others);
+  while (kvf_attempts_has_next(load->others)) {
+    const kvf_attempt source = kvf_attempts_next(load->others);
     if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
       char to[KVF_ADDRESS_TEXT_BYTES] = "";
       if (load->slices_count > 0) {
@@ -1085,7 +1075,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
 {
   kvf_sources good;
   kvf_open_load *open;
-  kvf_status status = kvf_requests_check_sources(loads->requests, now_ns, sources, &load->prompt, &good);
+  kvf_status status = kvf_sources_judge(loads->context, now_ns, sources, &load->prompt, &good);
   if (status == KVF_OK) {
     status = kvf_pool_check_destination(loads->pool, good.tickets[0], &load->destination);
   }
@@ -1102,7 +1092,7 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (status != KVF_OK) {
     return status;
   }
-  const kvf_load_source first = {good.tickets[0], good.digests[0], false};
+  const kvf_attempt first = {good.tickets[0], good.digests[0], false};
   status = read_source(loads, now_ns, open, &first, load->destination.ids);
   if (status != KVF_OK && kvf_status_describe(status)->retry_elsewhere) {
     open->report.status = status;
@@ -1175,15 +1165,13 @@ uint32_t kvf_loads_open(const kvf_loads *loads)
   return HASH_CNT(by_id, loads->by_id);
 }
 
-void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t seed)
+void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, const kvf_pool *pool, uint64_t seed)
 {
   const kvf_config *config = &context->config;
   const uint32_t readers = config->tcp_streams > config->copy_threads ? config->tcp_streams : config->copy_threads;
   memset(loads, 0, sizeof(*loads));
   loads->context = context;
   loads->peers = peers;
-  loads->requests = requests;
   loads->pool = pool;
   loads->readers.count = readers < config->chunks_in_flight ? readers : config->chunks_in_flight;
   loads->readers.spread_bytes = config->inline_bytes > SPREAD_BYTES ? config->inline_bytes : SPREAD_BYTES;

@@ -30,7 +30,7 @@
 #include "base/transfer.h"
 #include "core/peer.h"
 #include "core/pool.h"
-#include "core/request.h"
+#include "core/source.h"
 #include "kvferry/kvferry.h"
 #include "plan/load_plan.h"
 
@@ -69,7 +69,6 @@ typedef struct kvf_load_stats {
 typedef struct kvf_loads {
   kvf_context *context;
   kvf_peers *peers;
-  kvf_requests *requests;
   const kvf_pool *pool;
   kvf_load_readers readers;
   kvf_prng jitter;
@@ -84,8 +83,7 @@ typedef struct kvf_loads {
 } kvf_loads;
 
 /* All that it is given outlives it. */
-void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, kvf_requests *requests,
-                    const kvf_pool *pool, uint64_t seed);
+void kvf_loads_init(kvf_loads *loads, kvf_context *context, kvf_peers *peers, const kvf_pool *pool, uint64_t seed);
 /* Before the peers, and only when no read can touch the loads' blocks or items any more. */
 void kvf_loads_free(kvf_loads *loads);
 

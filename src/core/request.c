@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "core/policy.h"
+#include "core/source.h"
 
 /* ---- memory ---- */
 
@@ -42,87 +43,6 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   kvf_request *request;
   HASH_FIND(by_id, requests->by_id, &id, sizeof(id), request);
   return request;
-}
-
-/* ---- which sources of a ticket's text are for this engine and this prompt ---- */
-
-/* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
-static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
-{
-  for (uint32_t i = 0; context->key.bytes == 0 && i < ticket->ranks; i++) {
-    const kvf_rank_record *rank = &ticket->rank[i];
-    if (!kvf_address_is_loopback(&rank->address) || (rank->other.port != 0 && !kvf_address_is_loopback(&rank->other))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/* *why may be what is written to `difference` (KVF_MESSAGE_BYTES_MAX). */
-static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, const kvf_prompt *prompt,
-                        char *difference, const char **why)
-{
-  if (memcmp(ticket->compat, context->compat, sizeof(ticket->compat)) != 0) {
-    kvf_context_name_difference(context, ticket, difference);
-    *why = difference;
-    return KVF_INCOMPATIBLE;
-  }
-  if (memcmp(ticket->prompt.model, prompt->model, sizeof(prompt->model)) != 0) {
-    *why = "computed with other weights, another LoRA adapter, or by an engine that names media otherwise";
-    return KVF_INCOMPATIBLE;
-  }
-  if (!is_near(context, ticket)) {
-    *why = "names another host, which needs a shared key (option key_file)";
-    return KVF_BAD_TICKET;
-  }
-  if (ticket->prompt.tokens != prompt->tokens || memcmp(ticket->prompt.hash, prompt->hash, sizeof(prompt->hash)) != 0) {
-    *why = "made for another prompt";
-    return KVF_BAD_TICKET;
-  }
-  return KVF_OK;
-}
-
-kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
-                                      const kvf_prompt *prompt, kvf_sources *good)
-{
-  kvf_status status[KVF_SOURCES_MAX] = {KVF_BAD_TICKET};
-  const char *why[KVF_SOURCES_MAX] = {"names no source"};
-  char differences[KVF_SOURCES_MAX][KVF_MESSAGE_BYTES_MAX];
-  *good = (kvf_sources){.count = 0};
-  for (uint32_t i = 0; i < all->count; i++) {
-    status[i] = judge(requests->context, all->tickets[i], prompt, differences[i], &why[i]);
-    if (status[i] == KVF_OK && good->count > 0 && !kvf_source_can_replace(good->tickets[0], all->tickets[i])) {
-      status[i] = KVF_INCOMPATIBLE;
-      why[i] = "offers other blocks than the first one";
-    }
-    if (status[i] == KVF_OK) {
-      good->tickets[good->count] = all->tickets[i];
-      good->digests[good->count++] = all->digests[i];
-    }
-  }
-  if (good->count == 0) {
-    requests->counters.incompatible += status[0] == KVF_INCOMPATIBLE;
-    requests->counters.bad_tickets += status[0] == KVF_BAD_TICKET;
-    kvf_context_log(requests->context, now_ns, status[0], 0, KVF_LOG_WARN, "ticket refused: %s: %s",
-                    kvf_status_name(status[0]), why[0]);
-    return status[0];
-  }
-  for (uint32_t i = 0; i < all->count; i++) {
-    if (status[i] != KVF_OK) {
-      char address[KVF_ADDRESS_TEXT_BYTES];
-      kvf_address_format(&all->tickets[i]->rank[0].address, address);
-      requests->counters.sources_left_out++;
-      kvf_context_log(requests->context, now_ns, status[i], 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s",
-                      address, kvf_status_name(status[i]), why[i]);
-    }
-  }
-  if (all->unread > 0) {
-    requests->counters.sources_left_out += all->unread;
-    kvf_context_log(requests->context, now_ns, all->unread_why, 0, KVF_LOG_WARN,
-                    "%u of a ticket's sources are left out, since they cannot be read here: %s", (unsigned)all->unread,
-                    kvf_status_name(all->unread_why));
-  }
-  return KVF_OK;
 }
 
 /* It lets go of its leases. */
@@ -198,7 +118,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
                              const kvf_ticket **first)
 {
   kvf_sources good;
-  kvf_status status = kvf_requests_check_sources(requests, now_ns, sources, prompt, &good);
+  kvf_status status = kvf_sources_judge(requests->context, now_ns, sources, prompt, &good);
   if (status != KVF_OK) {
     return status;
   }

@@ -47,10 +47,6 @@ typedef struct kvf_request {
 
 typedef struct kvf_request_counters {
   uint64_t opened;
-  uint64_t bad_tickets;
-  uint64_t other_keys; /* tickets signed with another key */
-  uint64_t incompatible;
-  uint64_t sources_left_out;
   uint64_t verdicts[KVF_ACTION_FAIL + 1];       /* by kvf_action */
   uint64_t recomputed_tokens[KVF_STATUSES_MAX]; /* by why: [i] of kvf_status_at(i) */
   uint64_t lost[KVF_STATUSES_MAX];              /* whose last source was lost while they waited, by why */
@@ -75,11 +71,6 @@ void kvf_requests_init(kvf_requests *requests, kvf_context *context, kvf_peers *
 /* Before the peers. */
 void kvf_requests_free(kvf_requests *requests);
 
-/* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first
- * of those does: to be asked before anything of them is acted upon. *good borrows the tickets. KVF_INCOMPATIBLE,
- * KVF_BAD_TICKET: none; what is wrong with the first. */
-KVF_MUST_USE kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
-                                                   const kvf_prompt *prompt, kvf_sources *good);
 /* `options`, or the node's own if it is NULL: those of kvf_request_options_init(), the same in all the life of the
  * node. */
 kvf_request_options kvf_requests_options(const kvf_requests *requests, const kvf_request_options *options);

@@ -144,15 +144,16 @@ WORLD_TEST(counters_are_not_mixed_up)
 {
   kvf_core *core = &world.consumer.core;
   kvf_request_counters *requests = &core->requests.counters;
+  kvf_ticket_counters *tickets = &core->context.tickets;
   kvf_peer_counters *peers = &core->peers.counters;
   kvf_session_counters *sessions = &core->sessions.counters;
   kvf_lease_counters *leases = &core->leases.counters;
   kvf_find_counters *finds = &core->finds.counters;
   const stat_source sources[] = {
       {"requests_opened", "", &requests->opened},
-      {"tickets_refused", "bad_ticket", &requests->bad_tickets},
-      {"tickets_refused", "other_key", &requests->other_keys},
-      {"tickets_refused", "incompatible", &requests->incompatible},
+      {"tickets_refused", "bad_ticket", &tickets->bad},
+      {"tickets_refused", "other_key", &tickets->other_key},
+      {"tickets_refused", "incompatible", &tickets->incompatible},
       {"verdicts", "use", &requests->verdicts[KVF_ACTION_USE]},
       {"verdicts", "recompute", &requests->verdicts[KVF_ACTION_RECOMPUTE]},
       {"verdicts", "fail", &requests->verdicts[KVF_ACTION_FAIL]},

@@ -441,8 +441,8 @@ RANKS_TEST(source_of_another_layout_is_left_out)
         break;
     }
     assert_int_equal(start(3), KVF_OK);
-    assert_int_equal(core()->requests.counters.sources_left_out, 1);
-    assert_int_equal(core()->requests.counters.bad_tickets + core()->requests.counters.incompatible, 0);
+    assert_int_equal(core()->context.tickets.sources_left_out, 1);
+    assert_int_equal(core()->context.tickets.bad + core()->context.tickets.incompatible, 0);
     fail_after_two();
     assert_int_equal(world.wires[1].dials, 0);
     assert_int_equal(ranks_complete(2, POSITIONS, KVF_OK), POSITIONS - 2);
@@ -466,7 +466,7 @@ RANKS_TEST(another_model_is_incompatible)
   open_world(1);
   tickets[0].prompt.model[0] ^= 1;
   assert_int_equal(start(1), KVF_INCOMPATIBLE);
-  assert_int_equal(core()->requests.counters.incompatible, 1);
+  assert_int_equal(core()->context.tickets.incompatible, 1);
   assert_nothing_is_told();
 }
 
@@ -476,9 +476,9 @@ RANKS_TEST(no_source_that_fits_is_a_refusal)
   tickets[0].prompt.hash[0] ^= 1;
   tickets[1].compat[0] ^= 1;
   assert_int_equal(start(2), KVF_BAD_TICKET);
-  assert_int_equal(core()->requests.counters.bad_tickets, 1);
-  assert_int_equal(core()->requests.counters.incompatible, 0);
-  assert_int_equal(core()->requests.counters.sources_left_out, 0);
+  assert_int_equal(core()->context.tickets.bad, 1);
+  assert_int_equal(core()->context.tickets.incompatible, 0);
+  assert_int_equal(core()->context.tickets.sources_left_out, 0);
   assert_nothing_is_told();
   assert_null(core()->loads.by_id);
 }

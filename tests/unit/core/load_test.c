@@ -854,13 +854,13 @@ RANKS_TEST(abort_waits_for_its_reads)
 
 SIMPLE_TEST(refused_tickets_are_counted)
 {
-  const kvf_request_counters *counters = &world.consumer.core.requests.counters;
+  const kvf_ticket_counters *counters = &world.consumer.core.context.tickets;
   const kvf_status refused[] = {KVF_BAD_TICKET, KVF_OTHER_KEY, KVF_OTHER_KEY, KVF_INCOMPATIBLE, KVF_NO_MEMORY};
   for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
     kvf_core_ticket_refused(&world.consumer.core, world.now_ns, refused[i]);
   }
-  assert_int_equal(counters->bad_tickets, 1);
-  assert_int_equal(counters->other_keys, 2);
+  assert_int_equal(counters->bad, 1);
+  assert_int_equal(counters->other_key, 2);
   assert_int_equal(counters->incompatible, 1);
 }
 

@@ -67,16 +67,6 @@ static inline kvf_incarnation world_incarnation(uint32_t peer)
 
 /* ---- what the machine calls ---- */
 
-kvf_status kvf_requests_check_sources(kvf_requests *requests, uint64_t now_ns, const kvf_sources *all,
-                                      const kvf_prompt *prompt, kvf_sources *good)
-{
-  (void)requests;
-  (void)now_ns;
-  (void)prompt;
-  *good = *all;
-  return KVF_OK;
-}
-
 kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
   (void)pool;
@@ -226,6 +216,7 @@ static inline void world_init(void)
   w.on_ping = world_say_ping;
   w.on_stalled = world_say_stalled;
   w.readers = (kvf_load_readers){.count = 1, .spread_bytes = 1};
+  w.context.key.bytes = 1; /* tickets may name any host */
   w.context.config = (kvf_config){.rank = 3,
                                   .ranks = 4,
                                   .loads_max = 64,
@@ -246,7 +237,7 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
   }
   kvf_wheel_init(&w.context.wheel, now_ns);
   w.pool.holding.share = (kvf_share){0, KVF_RANKS_MAX, KVF_RANKS_MAX}; /* no replicas */
-  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
+  kvf_loads_init(&w.loads, &w.context, &w.peers, &w.pool, seed);
   w.loads.readers = w.readers;
   w.said[0] = 0;
 }
@@ -310,6 +301,7 @@ static inline void world_start_load(uint64_t now_ns, const world_load *spec)
   }
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}, .digests = {DIGEST}};
   const kvf_load_params load = {.request_id = spec->request_id,
+                                .prompt = ticket.prompt,
                                 .timeout_ms = (uint32_t)((spec->deadline_ns - now_ns) / MS),
                                 .destination = {.ids = local, .counts = ticket.counts, .groups = spec->groups}};
   w.starting = spec;

@@ -522,7 +522,7 @@ WORLD_TEST(source_that_is_left_out_names_the_field_that_differs)
       kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 3, .tickets = {&other, &ticket, &other}},
                         &ticket.prompt, NULL, 5, &id, NULL),
       KVF_OK);
-  assert_int_equal(requests->counters.sources_left_out, 2);
+  assert_int_equal(requests->context->tickets.sources_left_out, 2);
   assert_int_equal(world.consumer.log_lines, lines + 2);
   assert_non_null(
       strstr(world.consumer.last_log,
@@ -543,7 +543,7 @@ WORLD_TEST(keyless_ticket_of_another_host_is_refused)
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_BAD_TICKET);
-  assert_int_equal(requests->counters.bad_tickets, 2);
+  assert_int_equal(requests->context->tickets.bad, 2);
   assert_null(world.consumer.core.peers.by_key);
   world.consumer.core.context.key.bytes = 16;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},

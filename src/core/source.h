@@ -1,0 +1,53 @@
+/* The sources of a ticket's text, for requests and loads alike: which of them are for this engine and this prompt, to
+ * be asked before anything of them is acted upon; and in which order a load tries them.
+ *
+ * A load reads each source in turn; then, where heads are replicated over a source's ranks, each such source once more,
+ * with the heads from others of its ranks. Not more often: of an engine that has lost two ranks no third one is
+ * expected to answer, and the deadline is for all.
+ */
+#ifndef KVF_CORE_SOURCE_H
+#define KVF_CORE_SOURCE_H
+
+#include "core/context.h"
+#include "core/pool.h"
+#include "wire/sources.h"
+
+/* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first
+ * of those does. *good borrows the tickets. KVF_INCOMPATIBLE, KVF_BAD_TICKET: none; what is wrong with the first. */
+KVF_MUST_USE kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, const kvf_sources *all,
+                                          const kvf_prompt *prompt, kvf_sources *good);
+
+/* See kvf_core_ticket_refused(). */
+void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_status status);
+
+/* One reading of one source. */
+typedef struct kvf_attempt {
+  const kvf_ticket *ticket;
+  uint64_t digest;
+  bool is_again; /* from other replicas */
+} kvf_attempt;
+
+/* Those of one load after its first. */
+typedef struct kvf_attempts {
+  uint32_t sources;
+  uint64_t digests[KVF_SOURCES_MAX];
+  uint32_t next;
+  uint32_t count;                       /* with the first */
+  uint32_t replicated[KVF_SOURCES_MAX]; /* sources that are read once more */
+  const uint32_t *destination;          /* ids; a copy, as what the tickets point to */
+  kvf_ticket tickets[];
+} kvf_attempts;
+
+/* Copies what the attempts after the first need, for a rank that has this pool, in one allocation, to be freed with
+ * free(). *out is NULL if there are none, and unchanged on failure. KVF_NO_MEMORY. */
+KVF_MUST_USE kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_pool *pool,
+                                          const kvf_blocks *destination, kvf_attempts **out);
+
+/* `attempts` may be NULL. */
+bool kvf_attempts_has_next(const kvf_attempts *attempts);
+/* There is one. */
+kvf_attempt kvf_attempts_next(kvf_attempts *attempts);
+/* There is none any more. */
+void kvf_attempts_end(kvf_attempts *attempts);
+
+#endif
