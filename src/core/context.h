@@ -62,8 +62,6 @@ typedef struct kvf_context {
   kvf_logger logger;
   kvf_log_limit log_limit;
   kvf_ticket_counters tickets;
-  /* What a consumer rank is told of this rank's memory; all zeros while there is none. session_id is unused. */
-  kvf_welcome welcome;
   kvf_wheel wheel; /* of all timers but the leases' */
   kvf_conns conns;
 } kvf_context;

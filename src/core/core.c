@@ -98,8 +98,8 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   kvf_wheel_init(&core->context.wheel, now_ns);
   kvf_conns_init(&core->context.conns);
   kvf_offers_init(&core->offers, &core->context, &core->leases);
-  kvf_sessions_init(&core->sessions, &core->context, &core->leases, &core->offers);
-  kvf_peers_init(&core->peers, &core->context);
+  kvf_sessions_init(&core->sessions, &core->context, &core->pool, &core->leases, &core->offers);
+  kvf_peers_init(&core->peers, &core->context, &core->pool);
   core->peers.is_control = config->is_control;
   list_transports(core);
   kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
@@ -183,7 +183,6 @@ void kvf_core_free(kvf_core *core)
   kvf_offers_free(&core->offers);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
-  kvf_welcome_free(&core->context.welcome);
   for (uint32_t i = 0; i < KVF_KEYS_MAX; i++) {
     kvf_mac_free(&core->context.macs[i]);
   }
@@ -194,20 +193,16 @@ void kvf_core_free(kvf_core *core)
 
 /* ---- memory and engine ---- */
 
-kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome)
+kvf_status kvf_core_set_memory(kvf_core *core, const kvf_welcome *welcome)
 {
-  const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
   if (core->pool.exists) {
     return KVF_EXISTS;
   }
-  const kvf_config *config = &core->context.config;
-  kvf_status status = kvf_pool_set(&core->pool, &pages, config->rank, config->ranks);
-  if (status != KVF_OK) {
-    return status;
+  kvf_status status = kvf_pool_set(&core->pool, welcome);
+  if (status == KVF_OK) {
+    kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
   }
-  core->context.welcome = *welcome;
-  kvf_sessions_end_readers(&core->sessions); /* they were told that there is none */
-  return KVF_OK;
+  return status;
 }
 
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
@@ -222,7 +217,6 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
   }
   if (core->pool.exists) {
     kvf_pool_free(&core->pool);
-    kvf_welcome_free(&core->context.welcome);
     kvf_sessions_end_readers(&core->sessions); /* so that they let go of it; what they are told next is not it */
     kvf_peers_close_links(&core->peers);
   }

@@ -23,7 +23,6 @@
 #include "wire/sources.h"
 
 typedef struct kvf_core kvf_core;
-#include "kvferry/kvferry.h"
 
 typedef struct kvf_core_config {
   kvf_config options;
@@ -70,7 +69,7 @@ void kvf_core_start(kvf_core *core, uint64_t now_ns);
 
 /* `welcome` describes the memory, of one region at least, as peers are told it, and is valid; it is copied, its
  * allocations become the core's. KVF_EXISTS: the core has memory. KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, kvf_welcome *welcome);
+KVF_MUST_USE kvf_status kvf_core_set_memory(kvf_core *core, const kvf_welcome *welcome);
 /* Ends all leases and aborts all loads; true once nothing is left of either, nor of sessions and links that knew of the
  * memory. */
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns);

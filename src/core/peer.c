@@ -156,9 +156,9 @@ static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status s
 
 /* ---- the table ---- */
 
-void kvf_peers_init(kvf_peers *peers, kvf_context *context)
+void kvf_peers_init(kvf_peers *peers, kvf_context *context, const kvf_pool *pool)
 {
-  *peers = (kvf_peers){.context = context, .next_link_id = 1, .next_id = 1};
+  *peers = (kvf_peers){.context = context, .pool = pool, .next_link_id = 1, .next_id = 1};
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
@@ -390,10 +390,9 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
   if (!offers(peer, peers->transports[transport])) {
     why = "not offered";
   } else if (kinds != 0) {
-    const kvf_welcome *own = &peers->context->welcome; /* without regions once our memory has gone */
+    const int own = peers->pool->exists ? (int)peers->pool->pages.regions[0].memory : KVF_MEMORY_HOST;
     (void)snprintf(out, REASON_BYTES, "does not bring %s memory into %s memory",
-                   kvf_memory_kind_name(__builtin_ctz(kinds)),
-                   kvf_memory_kind_name(own->regions_count > 0 ? (int)own->regions[0].memory : KVF_MEMORY_HOST));
+                   kvf_memory_kind_name(__builtin_ctz(kinds)), kvf_memory_kind_name(own));
     return;
   }
   (void)snprintf(out, REASON_BYTES, "%s", why);

@@ -21,6 +21,7 @@
 #include "core/breaker.h"
 #include "core/conn.h"
 #include "core/context.h"
+#include "core/pool.h"
 #include "kvferry/stats.h"
 #include "plan/pages.h"
 #include "wire/rank_record.h"
@@ -178,6 +179,7 @@ typedef struct kvf_known_peer {
 
 typedef struct kvf_peers {
   kvf_context *context;
+  const kvf_pool *pool; /* ours */
   kvf_peer *by_key;
   kvf_peer_link *by_link_id;
   kvf_list used; /* all of them */
@@ -196,7 +198,7 @@ typedef struct kvf_peers {
   kvf_peer_counters counters;
 } kvf_peers;
 
-void kvf_peers_init(kvf_peers *peers, kvf_context *context);
+void kvf_peers_init(kvf_peers *peers, kvf_context *context, const kvf_pool *pool);
 void kvf_peers_free(kvf_peers *peers);
 
 /* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */

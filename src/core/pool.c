@@ -1,3 +1,4 @@
+/* This rank's registered memory. */
 #include "core/pool.h"
 
 #include <stdlib.h>
@@ -11,14 +12,17 @@ void kvf_pool_free(kvf_pool *pool)
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
     free(pool->named[group]);
   }
+  kvf_welcome_free(&pool->welcome);
   *pool = (kvf_pool){.exists = false};
 }
 
-kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks)
+kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
 {
-  const kvf_holding holding = kvf_pages_holding(pages, rank, ranks);
+  const kvf_pages described = {welcome->regions, welcome->regions_count, welcome->layout};
+  const kvf_pages *pages = &described;
+  const kvf_holding holding = kvf_pages_holding(pages, welcome->rank, welcome->ranks);
   const uint32_t total = holding.share.heads_total;
-  if (pages->layout.parts == NULL && total > ranks && total % ranks != 0) {
+  if (pages->layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
     return KVF_INVALID;
   }
   memset(pool, 0, sizeof(*pool));
@@ -41,6 +45,7 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, u
       return KVF_NO_MEMORY;
     }
   }
+  pool->welcome = *welcome;
   pool->exists = true;
   return KVF_OK;
 }

@@ -1,15 +1,17 @@
-/* This rank's registered memory, as far as the core has to know it: groups, and how many blocks of what size each has.
- */
+/* This rank's registered memory: what consumer ranks are told of it, its groups, and how many blocks of what size each
+ * has. */
 #ifndef KVF_CORE_POOL_H
 #define KVF_CORE_POOL_H
 
 #include "kvferry/node.h"
 #include "plan/pages.h"
+#include "wire/handshake_message.h"
 #include "wire/ticket.h"
 
 typedef struct kvf_pool {
   bool exists;
-  kvf_pages pages; /* its regions and parts are the caller's */
+  kvf_welcome welcome; /* as consumer ranks are told it, but for what is the session's; all zeros while there is none */
+  kvf_pages pages;     /* of that */
   kvf_holding holding;
   uint32_t groups;                       /* up to the last that has memory here */
   uint64_t head_bytes[KVF_GROUPS_MAX];   /* of a head of the share in a block, on average over the group's parts */
@@ -18,9 +20,9 @@ typedef struct kvf_pool {
   bool is_device;                        /* some of it is not the host's */
 } kvf_pool;
 
-/* There are regions, and the pages are valid, and stay. The engine has so many ranks, and this is one of them.
- * KVF_INVALID: they cannot share the heads evenly. KVF_NO_MEMORY. There is no pool then, as before. */
-KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_pages *pages, uint32_t rank, uint32_t ranks);
+/* `welcome` has regions and is valid; it is copied, its allocations become the pool's. KVF_INVALID: the engine's ranks
+ * cannot share the heads evenly. KVF_NO_MEMORY. There is no pool then, as before. */
+KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome);
 /* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 

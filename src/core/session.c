@@ -10,9 +10,10 @@
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases, kvf_offers *offers)
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases,
+                       kvf_offers *offers)
 {
-  *sessions = (kvf_sessions){.context = context, .leases = leases, .offers = offers};
+  *sessions = (kvf_sessions){.context = context, .pool = pool, .leases = leases, .offers = offers};
   kvf_crowd_init(&sessions->unproven);
   kvf_crowd_init(&sessions->open);
   sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
@@ -240,29 +241,36 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   return true;
 }
 
-/* False if there is no memory for it. */
-static bool send_welcome(kvf_sessions *sessions, kvf_session *session)
+/* A control node reads no blocks: it need not know where they are. Who only checks is told the transports' names. */
+static kvf_welcome welcome_for(const kvf_sessions *sessions, const kvf_session *session)
 {
   const kvf_config *config = &sessions->context->config;
-  kvf_welcome *welcome = &sessions->context->welcome;
-  kvf_welcome brief = {.rank = config->rank, .ranks = config->ranks, .block_tokens = config->block_tokens};
-  /* A control node reads no blocks: it need not know where they are. */
-  kvf_welcome *sent = session->role == KVF_ROLE_RANK && welcome->regions_count > 0 ? welcome : &brief;
-  if (session->role == KVF_ROLE_CHECK) { /* is told their names alone */
-    brief.transports_count = welcome->transports_count;
-    for (uint32_t i = 0; i < welcome->transports_count; i++) {
-      memcpy(brief.transports[i].name, welcome->transports[i].name, sizeof(brief.transports[i].name));
+  const kvf_welcome *own = &sessions->pool->welcome;
+  kvf_welcome told = {.rank = config->rank, .ranks = config->ranks, .block_tokens = config->block_tokens};
+  if (session->role == KVF_ROLE_RANK && sessions->pool->exists) {
+    told = *own; /* borrowed */
+  } else if (session->role == KVF_ROLE_CHECK) {
+    told.transports_count = own->transports_count;
+    for (uint32_t i = 0; i < own->transports_count; i++) {
+      memcpy(told.transports[i].name, own->transports[i].name, sizeof(told.transports[i].name));
     }
   }
-  sent->session_id = session->id;
-  sent->version_min = KVF_PROTOCOL_VERSION_MIN;
-  sent->version_max = KVF_PROTOCOL_VERSION;
-  (void)snprintf(sent->library, sizeof(sent->library), "%s", KVF_VERSION_TEXT);
-  size_t room = kvf_welcome_bytes_max(sent);
+  told.session_id = session->id;
+  told.version_min = KVF_PROTOCOL_VERSION_MIN;
+  told.version_max = KVF_PROTOCOL_VERSION;
+  (void)snprintf(told.library, sizeof(told.library), "%s", KVF_VERSION_TEXT);
+  return told;
+}
+
+/* False if there is no memory for it. */
+static bool send_welcome(const kvf_sessions *sessions, const kvf_session *session)
+{
+  const kvf_welcome told = welcome_for(sessions, session);
+  const size_t room = kvf_welcome_bytes_max(&told);
   size_t bytes = 0;
   uint8_t *body;
   if (kvf_conn_frame_begin(session->conn, room, &body) != KVF_OK ||
-      kvf_welcome_encode(sent, body, room, &bytes) != KVF_OK) {
+      kvf_welcome_encode(&told, body, room, &bytes) != KVF_OK) {
     return false;
   }
   kvf_conn_frame_end(session->conn, KVF_FRAME_WELCOME, bytes);

@@ -12,6 +12,7 @@
 #include "core/context.h"
 #include "core/lease_table.h"
 #include "core/offers.h"
+#include "core/pool.h"
 #include "wire/address.h"
 
 /* Connections that have not proved the key: a quarter of connections_max on top of those that have, which so end for
@@ -62,6 +63,7 @@ typedef struct kvf_session_counters {
 
 typedef struct kvf_sessions {
   kvf_context *context;
+  const kvf_pool *pool;
   kvf_lease_table *leases;
   kvf_offers *offers;
   kvf_session *by_id; /* the open ones */
@@ -73,7 +75,8 @@ typedef struct kvf_sessions {
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, kvf_lease_table *leases, kvf_offers *offers);
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases,
+                       kvf_offers *offers);
 void kvf_sessions_free(kvf_sessions *sessions);
 
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */

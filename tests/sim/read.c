@@ -311,7 +311,7 @@ static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
   read->sample.head = (kvf_fence_head){.magic = KVF_FENCE_MAGIC,
                                        .incarnation = peer->core.context.incarnation,
                                        .slots = SIM_SLOTS_MAX,
-                                       .generation = peer->core.context.welcome.generation};
+                                       .generation = peer->core.pool.welcome.generation};
   read->sample.entry = peer->table[read->lease.slot % SIM_SLOTS_MAX];
   sim_note(world, read->node, "read % looks at the fence: word %", read->id, read->sample.entry.word, 0);
 }

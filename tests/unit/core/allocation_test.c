@@ -70,9 +70,9 @@ static kvf_status set_memory(void)
   static kvf_region_layout regions[2] = {
       {.block_bytes = 64, .stride_bytes = 64, .blocks = 100, .heads = 1, .heads_total = 1, .group = 0},
       {.block_bytes = 64, .stride_bytes = 64, .blocks = 10, .heads = 1, .heads_total = 1, .group = 1}};
-  kvf_welcome welcome = {.regions = regions, .regions_count = 2};
+  kvf_welcome welcome = {.ranks = 1, .regions = regions, .regions_count = 2};
   kvf_status status = kvf_core_set_memory(&core, &welcome);
-  core.context.welcome = status == KVF_OK ? (kvf_welcome){0} : core.context.welcome; /* the regions are the test's */
+  core.pool.welcome = status == KVF_OK ? (kvf_welcome){0} : core.pool.welcome; /* the regions are the test's */
   return status;
 }
 

@@ -332,7 +332,7 @@ WORLD_TEST(there_is_one_memory_at_a_time)
       (kvf_region_layout){.stride_bytes = 64, .block_bytes = 64, .blocks = 16, .heads = 1, .heads_total = 1};
   assert_int_equal(kvf_core_set_memory(producer(), &welcome), KVF_OK);
   assert_int_equal(producer()->pool.groups, 1);
-  assert_int_equal(producer()->context.welcome.generation, 2);
+  assert_int_equal(producer()->pool.welcome.generation, 2);
 }
 
 WORLD_TEST(ranks_share_the_heads_evenly)
@@ -354,8 +354,8 @@ WORLD_TEST(clearing_memory_ends_its_leases)
   assert_true(world.producers[0].table[ticket.lease.slot].word == kvf_fence_word_ended(ticket.lease.id));
   assert_true(kvf_core_next_event(producer(), world.now_ns, &event));
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_REVOKED);
-  assert_int_equal(producer()->context.welcome.regions_count, 0);
-  assert_int_equal(producer()->context.welcome.transports_count, 0);
+  assert_int_equal(producer()->pool.welcome.regions_count, 0);
+  assert_int_equal(producer()->pool.welcome.transports_count, 0);
   kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
   assert_int_equal(kvf_core_publish(producer(), world.now_ns, &ticket.lease, &blocks, 1, 2, false), KVF_INVALID);
   assert_true(kvf_core_clear_memory(producer(), world.now_ns));

@@ -468,7 +468,7 @@ RANKS_TEST(ranks_must_have_what_their_ticket_says)
         ticket.rank[0].layers = ticket.rank[1].layers = (kvf_layers){0, RANKS_LAYERS};
         break;
       case 3: /* one deals other tokens than the other */
-        world.producers[1].core.context.welcome.layout.deal.tokens = 4;
+        world.producers[1].core.pool.welcome.layout.deal.tokens = 4;
         break;
       default: /* tokens are not dealt */
         ticket.rank[0].dealt = ticket.rank[1].dealt = 1;

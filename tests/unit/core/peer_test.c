@@ -31,7 +31,7 @@ static void open_offering(const char *wanted, const char *first, const char *sec
   (void)snprintf(options.config.transports, sizeof(options.config.transports), "%s", wanted);
   control_world_open(&options);
   control_ticket(&ticket, ids, 4);
-  kvf_welcome *welcome = &world.producer.core.context.welcome;
+  kvf_welcome *welcome = &world.producer.core.pool.welcome;
   (void)snprintf(welcome->transports[0].name, sizeof(welcome->transports[0].name), "%s", first);
   if (second != NULL) {
     (void)snprintf(welcome->transports[1].name, sizeof(welcome->transports[1].name), "%s", second);

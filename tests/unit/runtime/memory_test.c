@@ -115,7 +115,7 @@ TEST(there_is_one_registration_at_a_time)
   for (uint64_t generation = 1; generation <= 3; generation++) {
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
     assert_true(generation_of(node) == generation);
-    assert_true(node->core->context.welcome.generation == generation);
+    assert_true(node->core->pool.welcome.generation == generation);
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_EXISTS);
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
@@ -136,7 +136,7 @@ TEST(nodes_that_do_not_listen_may_have_memory)
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
     assert_int_equal(node->transports_count, 2);
     assert_false(node->core->peers.is_control);
-    assert_int_equal(node->core->context.welcome.transports_count, 0); /* nobody is told of it */
+    assert_int_equal(node->core->pool.welcome.transports_count, 0); /* nobody is told of it */
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
   }
   kvf_node_close(node);
@@ -148,7 +148,7 @@ TEST(peers_are_told_what_is_registered)
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region regions[2] = {region_of(0), region_of(1)};
   assert_int_equal(kvf_node_register(node, regions, 2), KVF_OK);
-  const kvf_welcome *welcome = &node->core->context.welcome;
+  const kvf_welcome *welcome = &node->core->pool.welcome;
   assert_int_equal(welcome->regions_count, 2);
   assert_int_equal(welcome->regions[1].group, 1);
   assert_int_equal(welcome->regions[1].blocks, BLOCKS);

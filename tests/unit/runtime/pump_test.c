@@ -412,7 +412,7 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
 static void describe_page(const pair_node *producer, uintptr_t page)
 {
   (void)pthread_mutex_lock(&producer->node->lock);
-  kvf_welcome *welcome = &producer->node->core->context.welcome;
+  kvf_welcome *welcome = &producer->node->core->pool.welcome;
   assert_string_equal(welcome->transports[0].name, "local");
   kvf_local_description head;
   memcpy(&head, welcome->transports[0].description, sizeof(head));
