@@ -321,7 +321,7 @@ static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
   move(slice, SLICE_READING);
   slice->link_id = link_id;
-  slice->claim.generation = slice->peer->generation;
+  slice->claim.generation = slice->peer->memory.generation;
   slice->given_up = false;
   update_ready(loads, slice);
 }
@@ -681,7 +681,7 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
 /* Or some tokens would come twice, and others not at all. */
 static bool deals_as_others(const kvf_slice *slice)
 {
-  const kvf_deal *deal = &slice->peer->holding.deal;
+  const kvf_deal *deal = &slice->peer->memory.holding.deal;
   uint32_t *tokens = &slice->load->deal_tokens;
   *tokens = *tokens == 0 && deal->ranks > 1 ? deal->tokens : *tokens;
   return deal->ranks <= 1 || deal->tokens == *tokens;
@@ -691,9 +691,10 @@ static bool deals_as_others(const kvf_slice *slice)
  * token never comes. */
 static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
 {
-  const kvf_layers *layers = &slice->peer->holding.layers;
+  const kvf_layers *layers = &slice->peer->memory.holding.layers;
   char address[KVF_ADDRESS_TEXT_BYTES];
-  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->holding) && deals_as_others(slice)) {
+  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->memory.holding) &&
+      deals_as_others(slice)) {
     return true;
   }
   kvf_address_format(&slice->peer->key.address, address);
@@ -701,8 +702,8 @@ static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *sl
                   "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
                   "%u, %u at a time: not what its engine's ticket, or another of its ranks, says",
                   (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
-                  slice->peer->holding.share.first_head, slice->peer->holding.deal.rank,
-                  slice->peer->holding.deal.ranks, slice->peer->holding.deal.tokens);
+                  slice->peer->memory.holding.share.first_head, slice->peer->memory.holding.deal.rank,
+                  slice->peer->memory.holding.deal.ranks, slice->peer->memory.holding.deal.tokens);
   return false;
 }
 

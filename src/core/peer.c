@@ -16,7 +16,7 @@
 
 static void notify(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind)
 {
-  peer->news |= 1u << kind;
+  peer->pending |= 1u << kind;
   kvf_list_ensure_back(&peers->notices, &peer->notice);
 }
 
@@ -104,14 +104,14 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
     kvf_conns_hang_up(peer->conn);
     peer->conn = NULL;
   }
-  if (peer->welcome != NULL) {
-    kvf_welcome_free(peer->welcome);
-    free(peer->welcome);
-    peer->welcome = NULL;
+  if (peer->memory.welcome != NULL) {
+    kvf_welcome_free(peer->memory.welcome);
+    free(peer->memory.welcome);
+    peer->memory.welcome = NULL;
   }
-  peer->dial_pending = false;
-  peer->is_second_try = false;
-  peer->has_turned = false;
+  peer->dial.is_pending = false;
+  peer->dial.is_second_try = false;
+  peer->dial.has_turned = false;
   peer->answer_by_ns = KVF_TIME_NEVER;
   peer->state = KVF_PEER_IDLE;
 }
@@ -127,13 +127,13 @@ static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf
 /* Where it is connected, or dialed next. */
 static const kvf_address *address_of(const kvf_peer *peer)
 {
-  return peer->is_at_other ? &peer->other : &peer->key.address;
+  return peer->dial.is_at_other ? &peer->dial.other : &peer->key.address;
 }
 
 /* To its other address, if it has one. */
 static void turn(kvf_peer *peer)
 {
-  peer->is_at_other = peer->other.port != 0 && !peer->is_at_other;
+  peer->dial.is_at_other = peer->dial.other.port != 0 && !peer->dial.is_at_other;
 }
 
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
@@ -292,8 +292,8 @@ kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank,
   const bool is_known_by_other = rank->other.port != 0 && find_peer(peers, &by_other) != NULL;
   const kvf_address *address = is_known_by_other ? &rank->other : &rank->address;
   kvf_status status = kvf_peers_acquire(peers, address, &rank->incarnation, out);
-  if (status == KVF_OK && rank->other.port != 0 && (*out)->other.port == 0) { /* they do not change in a life */
-    (*out)->other = is_known_by_other ? rank->address : rank->other;
+  if (status == KVF_OK && rank->other.port != 0 && (*out)->dial.other.port == 0) { /* they do not change in a life */
+    (*out)->dial.other = is_known_by_other ? rank->address : rank->other;
   }
   return status;
 }
@@ -319,10 +319,10 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   }
   peers->counters.dials++;
   kvf_address_format(address_of(peer), peer->stat.address);
-  peer->dial_id = peers->next_id;
+  peer->dial.id = peers->next_id;
   peer->conn->peer = peer;
   peer->state = KVF_PEER_DIALING;
-  peer->dial_pending = true;
+  peer->dial.is_pending = true;
   act(peers, peer);
   rearm(peers, peer, now_ns);
 }
@@ -340,8 +340,8 @@ static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
 
 static bool offers(const kvf_peer *peer, const char *transport)
 {
-  for (uint32_t i = 0; i < peer->welcome->transports_count; i++) {
-    if (strcmp(peer->welcome->transports[i].name, transport) == 0) {
+  for (uint32_t i = 0; i < peer->memory.welcome->transports_count; i++) {
+    if (strcmp(peer->memory.welcome->transports[i].name, transport) == 0) {
       return true;
     }
   }
@@ -351,7 +351,7 @@ static bool offers(const kvf_peer *peer, const char *transport)
 /* Its kinds of memory that the transport does not bring into ours. */
 static uint32_t unserved(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
 {
-  return peer->memory_kinds & peers->unserved[transport];
+  return peer->memory.kinds & peers->unserved[transport];
 }
 
 static bool is_usable(const kvf_peers *peers, const kvf_peer *peer, uint32_t transport)
@@ -488,7 +488,7 @@ static void begin_anew(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->link.is_wanted = true;
-  if (peer->state == KVF_PEER_READY && peer->welcome->regions_count == 0) {
+  if (peer->state == KVF_PEER_READY && peer->memory.welcome->regions_count == 0) {
     begin_anew(peers, now_ns, peer); /* it may have memory by now */
   } else {
     advance(peers, now_ns, peer);
@@ -563,12 +563,12 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
     if (out->link_id != 0) {
       return true;
     }
-    if (peer->news != 0) {
-      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->news);
+    if (peer->pending != 0) {
+      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->pending);
       const kvf_peer_wait *wait = out->kind == KVF_PEER_LINK ? &peer->link : &peer->open;
       out->link_id = wait->link_id;
       out->status = wait->status;
-      peer->news &= peer->news - 1;
+      peer->pending &= peer->pending - 1;
       return true;
     }
     kvf_list_remove(&peer->notice);
@@ -592,10 +592,10 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
     status = kvf_handshake_key_id(&context->key, hello.key_id);
   }
   if (status == KVF_OK) {
-    status = kvf_hello_encode(&hello, peer->hello, sizeof(peer->hello), &peer->hello_bytes);
+    status = kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &peer->dial.hello_bytes);
   }
   if (status == KVF_OK) {
-    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->hello, peer->hello_bytes);
+    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, peer->dial.hello_bytes);
   }
   return status;
 }
@@ -618,10 +618,10 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   if (status == KVF_OK) {
     status = send_hello(peers, peer);
   }
-  if (status == KVF_PEER_DOWN && peer->other.port != 0 && !peer->has_turned) {
+  if (status == KVF_PEER_DOWN && peer->dial.other.port != 0 && !peer->dial.has_turned) {
     disconnect(peers, peer);
     turn(peer);
-    peer->has_turned = true;
+    peer->dial.has_turned = true;
     dial(peers, now_ns, peer);
     return;
   }
@@ -656,7 +656,7 @@ static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
 static bool is_at(const kvf_peer *peer, const kvf_address *address)
 {
   return memcmp(&peer->key.address, address, sizeof(*address)) == 0 ||
-         (peer->other.port != 0 && memcmp(&peer->other, address, sizeof(*address)) == 0);
+         (peer->dial.other.port != 0 && memcmp(&peer->dial.other, address, sizeof(*address)) == 0);
 }
 
 /* Who answers at the peer's address has proved our key. What was known there before the dial began has ended, if it is
@@ -665,7 +665,7 @@ static void end_others(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, 
 {
   for (kvf_list *node = peers->used.next; node != &peers->used; node = node->next) {
     kvf_peer *other = KVF_CONTAINER_OF(node, kvf_peer, used);
-    if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->stat.id < peer->dial_id &&
+    if (other->state == KVF_PEER_IDLE && other->gone == KVF_OK && other->stat.id < peer->dial.id &&
         is_at(other, address_of(peer)) && memcmp(&other->key.incarnation, server, sizeof(*server)) != 0 &&
         !is_nobody(&other->key.incarnation)) {
       fail(peers, now_ns, other, KVF_PEER_RESTARTED, ANOTHER_ANSWERS);
@@ -683,7 +683,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
-  if (kvf_handshake_server_proof(&context->key, peer->hello, peer->hello_bytes, &challenge, expected) != KVF_OK ||
+  if (kvf_handshake_server_proof(&context->key, peer->dial.hello, peer->dial.hello_bytes, &challenge, expected) !=
+          KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
@@ -702,10 +703,10 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   memcpy(proof.identity, context->config.identity, proof.identity_count * sizeof(proof.identity[0]));
   size_t bytes = 0;
   uint8_t *frame;
-  if (kvf_handshake_client_proof(&context->key, peer->hello, peer->hello_bytes, body, body_bytes, proof.proof) !=
-          KVF_OK ||
-      kvf_handshake_session_key(&context->key, peer->hello, peer->hello_bytes, body, body_bytes, &peer->session_key) !=
-          KVF_OK ||
+  if (kvf_handshake_client_proof(&context->key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+                                 proof.proof) != KVF_OK ||
+      kvf_handshake_session_key(&context->key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+                                &peer->session_key) != KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {
     fail(peers, now_ns, peer, KVF_NO_MEMORY, "cannot prove the key");
@@ -735,22 +736,22 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     fail(peers, now_ns, peer, status, "malformed welcome");
     return;
   }
-  if (welcome->generation != 0 && welcome->generation <= peer->stale) { /* they only grow */
+  if (welcome->generation != 0 && welcome->generation <= peer->memory.given_up) { /* they only grow */
     kvf_welcome_free(welcome);
     free(welcome);
     fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has given up");
     return;
   }
-  if (welcome->generation != peer->generation) {
+  if (welcome->generation != peer->memory.generation) {
     forgive_links(peer);
   }
-  peer->welcome = welcome;
-  peer->generation = welcome->generation;
-  peer->holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
-                                    welcome->rank, welcome->ranks);
-  peer->memory_kinds = 0;
+  peer->memory.welcome = welcome;
+  peer->memory.generation = welcome->generation;
+  peer->memory.holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
+                                           welcome->rank, welcome->ranks);
+  peer->memory.kinds = 0;
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
-    peer->memory_kinds |= UINT32_C(1) << welcome->regions[i].memory;
+    peer->memory.kinds |= UINT32_C(1) << welcome->regions[i].memory;
   }
   peer->state = KVF_PEER_READY;
   peers->counters.handshakes++;
@@ -819,20 +820,20 @@ static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *p
 static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   static const char late[] = "no handshake in time";
-  if (peer->is_second_try || !kvf_breaker_allows(&peer->breaker)) {
+  if (peer->dial.is_second_try || !kvf_breaker_allows(&peer->breaker)) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, late);
     return;
   }
   kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, KVF_LOG_INFO,
                   "peer %s: %s: it is dialed again", peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
-  const bool had_turned = peer->has_turned;
+  const bool had_turned = peer->dial.has_turned;
   disconnect(peers, peer);
   if (!had_turned) { /* else nobody can be connected to at the other */
     turn(peer);
   }
-  peer->has_turned = true;
-  peer->is_second_try = true;
+  peer->dial.has_turned = true;
+  peer->dial.is_second_try = true;
   dial(peers, now_ns, peer);
 }
 
@@ -923,7 +924,7 @@ void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id
     kvf_peer *peer = link->peer;
     kvf_context_log(peers->context, now_ns, KVF_AGAIN, peer->stat.id, KVF_LOG_INFO,
                     "peer %s: has registered other memory: it is asked again", peer->stat.address);
-    peer->stale = peer->generation;
+    peer->memory.given_up = peer->memory.generation;
     begin_anew(peers, now_ns, peer);
   }
 }
@@ -960,7 +961,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
   if (link == NULL || link->state != KVF_LINK_OPENING) {
     return;
   }
-  if (status == KVF_AGAIN && ++link->peer->stale_dials > STALE_DIALS_MAX) {
+  if (status == KVF_AGAIN && ++link->peer->memory.stale_dials > STALE_DIALS_MAX) {
     fail(peers, now_ns, link->peer, KVF_PROTOCOL, "describes memory that it does not have, again and again");
     return;
   }
@@ -970,7 +971,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
   }
   if (status == KVF_OK) {
     link->state = KVF_LINK_UP;
-    link->peer->stale_dials = 0;
+    link->peer->memory.stale_dials = 0;
     link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
     advance(peers, now_ns, link->peer);
@@ -1045,7 +1046,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
                              .address = *address_of(peer),
                              .incarnation = peer->key.incarnation,
                              .session_key = &peer->session_key,
-                             .welcome = peer->welcome};
+                             .welcome = peer->memory.welcome};
     return true;
   }
   return false;
@@ -1055,8 +1056,8 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
 {
   while (!kvf_list_is_empty(&peers->actions)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->actions.next, kvf_peer, action);
-    if (peer->dial_pending) {
-      peer->dial_pending = false;
+    if (peer->dial.is_pending) {
+      peer->dial.is_pending = false;
       *out = (kvf_peer_action){.kind = KVF_PEER_DIAL, .conn_id = peer->conn->id, .address = *address_of(peer)};
       return true;
     }

@@ -87,46 +87,60 @@ typedef struct kvf_peer_key {
   kvf_incarnation incarnation;
 } kvf_peer_key;
 
-struct kvf_peer {
-  kvf_peer_key key;
-  UT_hash_handle by_key;
-  uint32_t users; /* loads' parts, requests' ranks and finds that hold it */
-  kvf_peer_state state;
-  kvf_conn *conn;
+/* How it is connected to, and where. */
+typedef struct kvf_peer_dialing {
   kvf_address other;  /* of the other family, where the same process is; port 0: none is known */
   bool is_at_other;   /* where it is connected, or dialed next */
   bool has_turned;    /* from one address to the other, in this dial */
   bool is_second_try; /* nobody has answered the first dial */
-  kvf_breaker breaker;
-  kvf_incarnation named; /* of a peer whose key names none: who has answered */
-  kvf_status gone;       /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
-  kvf_timer timer;
-  kvf_list used;      /* in kvf_peers.used, least recently used first */
-  kvf_list action;    /* in kvf_peers.actions while the runtime has something to do */
-  kvf_list notice;    /* in kvf_peers.notices while it has a notice */
-  bool dial_pending;  /* the runtime has not taken the DIAL yet */
-  kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
-  kvf_peer_wait open; /* by requests and finds: kvf_peers_want_open() */
-  uint32_t news;      /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
-  uint64_t dial_id;   /* peers below it were known when it was last dialled */
-  kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
-  uint64_t last_failure_ns;
-  kvf_peer_slices slices;
-  kvf_list due; /* requests' ranks that have something to say to it: theirs alone (request.c) */
-  kvf_peer_finds finds;
-  uint64_t used_ns;      /* last acquired or released */
-  uint64_t answer_by_ns; /* to a frame that calls for one; KVF_TIME_NEVER: nothing is awaited */
+  bool is_pending;    /* the runtime has not taken the DIAL yet */
+  uint64_t id;        /* peers below it were known when it was last dialed */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
+} kvf_peer_dialing;
+
+/* Its memory, as it was told last. */
+typedef struct kvf_peer_memory {
+  kvf_welcome *welcome; /* while READY on a rank node */
+  uint64_t generation;
+  uint64_t given_up;    /* a generation that it has given up since it was told; 0: none */
+  uint32_t stale_dials; /* links in a row that could not be made, since its memory was another one */
+  uint32_t kinds;       /* of its regions, a bit for each kvf_memory_kind */
+  kvf_holding holding;
+} kvf_peer_memory;
+
+struct kvf_peer {
+  kvf_peer_key key;
+  UT_hash_handle by_key;
+  kvf_peer_state state;
+  kvf_status gone;       /* KVF_PEER_RESTARTED: this incarnation can never serve us; KVF_OK while it might */
+  kvf_incarnation named; /* of a peer whose key names none: who has answered */
+  kvf_timer timer;
+  kvf_list used;    /* in kvf_peers.used, least recently used first */
+  uint64_t used_ns; /* last acquired or released */
+  kvf_list action;  /* in kvf_peers.actions while the runtime has something to do */
+
+  kvf_conn *conn;
+  kvf_peer_dialing dial;
+  kvf_breaker breaker;
   kvf_key session_key;
-  kvf_welcome *welcome;       /* while READY on a rank node */
-  uint64_t generation;        /* of its memory, as it was told last */
-  uint32_t stale_dials;       /* links in a row that could not be made, since its memory was another one */
-  uint64_t stale;             /* a generation that it has given up since it was told; 0: none */
-  uint32_t memory_kinds;      /* of its regions, a bit for each kvf_memory_kind */
-  kvf_holding holding;        /* of its memory */
-  const char *said_transport; /* the last that the log has named; NULL: none */
+  uint64_t answer_by_ns; /* to a frame that calls for one; KVF_TIME_NEVER: nothing is awaited */
+  kvf_peer_memory memory;
   kvf_peer_link links[KVF_TRANSPORTS_MAX];
+  const char *said_transport; /* the last that the log has named; NULL: none */
+
+  /* Who holds it, waits for it, and is told of it. */
+  uint32_t users;     /* loads' slices, requests' ranks and finds */
+  kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
+  kvf_peer_wait open; /* by requests and finds: kvf_peers_want_open() */
+  kvf_list notice;    /* in kvf_peers.notices while it has a notice */
+  uint32_t pending;   /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
+  kvf_peer_slices slices;
+  kvf_list due; /* requests' ranks that have something to say to it: theirs alone (attachment.c) */
+  kvf_peer_finds finds;
+
+  kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
+  uint64_t last_failure_ns;
 };
 
 typedef enum kvf_peer_action_kind { KVF_PEER_DIAL, KVF_PEER_OPEN_LINK, KVF_PEER_CLOSE_LINK } kvf_peer_action_kind;

@@ -423,8 +423,8 @@ READING_TEST(not_published_then_live)
 /* P1. Nobody has failed: a new session tells what there is now. */
 READING_TEST(other_memory_is_read_over_another_link)
 {
-  w.peer[1].generation = 2; /* as its next WELCOME says */
-  world_live(1, 1, 1);      /* of generation 0, which the link was for */
+  w.peer[1].memory.generation = 2; /* as its next WELCOME says */
+  world_live(1, 1, 1);             /* of generation 0, which the link was for */
   kvf_fence_sample sample = world_sample(1, kvf_fence_word_live(LEASE_ID));
   sample.head.generation = 2;
   kvf_loads_on_read_done(&w.loads, 2 * MS, 2, KVF_OK, 0, &sample, 200);

@@ -105,7 +105,7 @@ bool __wrap_kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_holdin
 {
   (void)share;
   (void)own;
-  return rank != &w.peer[w.other_peer].holding;
+  return rank != &w.peer[w.other_peer].memory.holding;
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 

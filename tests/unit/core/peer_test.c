@@ -115,7 +115,7 @@ CONTROL_TEST(shakes_hands_and_opens_the_best_link)
   assert_int_equal(notice.status, KVF_OK);
   assert_int_equal(notice.link_id, world.consumer.opened_link_id);
   kvf_key key;
-  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer->welcome->session_id, &key));
+  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer->memory.welcome->session_id, &key));
   assert_memory_equal(key.data, peer->session_key.data, key.bytes);
 }
 
@@ -344,7 +344,7 @@ CONTROL_TEST(other_memory_takes_another_session)
     world.held = false;
     assert_int_equal(world.consumer.closed_links, 1);
     control_dial(KVF_OK);
-    assert_int_equal(peer->generation, 2);
+    assert_int_equal(peer->memory.generation, 2);
     assert_int_not_equal(world.consumer.opened_link_id, link_id);
     assert_int_equal(world.consumer.core.peers.counters.failures, 0);
   }
@@ -836,7 +836,7 @@ CONTROL_TEST(a_peer_of_two_addresses_is_one_peer)
   assert_int_equal(kvf_peers_acquire(peers, &round.other, &round.incarnation, &named), KVF_OK);
   assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
   assert_ptr_equal(again, named);
-  assert_memory_equal(&again->other, &v4, sizeof(v4));
+  assert_memory_equal(&again->dial.other, &v4, sizeof(v4));
 }
 
 /* Who was reached at a loopback address is of this host. */

@@ -388,7 +388,7 @@ static kvf_conn *open_as(uint8_t role)
 CONTROL_TEST(who_checks_is_told_versions_and_names)
 {
   (void)open_as(KVF_ROLE_CHECK);
-  const kvf_welcome *welcome = world.consumer.core.peers.by_key->welcome;
+  const kvf_welcome *welcome = world.consumer.core.peers.by_key->memory.welcome;
   assert_string_equal(welcome->library, kvf_version());
   assert_int_equal(welcome->version_min, KVF_PROTOCOL_VERSION_MIN);
   assert_int_equal(welcome->version_max, KVF_PROTOCOL_VERSION);
