@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/bitmap.h"
-#include "core/merge.h"
+#include "core/ranks.h"
 #include "kvferry/recovery.h"
 #include "wire/ticket.h"
 

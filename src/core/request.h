@@ -13,7 +13,7 @@
 #include "base/prng.h"
 #include "core/attachment.h"
 #include "core/budget.h"
-#include "core/merge.h"
+#include "core/ranks.h"
 #include "kvferry/consumer.h"
 
 /* Open at once, those included that only wait for their own ranks' release; and as many attachments, those included

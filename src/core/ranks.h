@@ -1,7 +1,7 @@
 /* The ranks of one request, merged: what they have found of its load, and which of them it has released. The request
  * machine and kvferry/recovery.h stand on this. */
-#ifndef KVF_CORE_MERGE_H
-#define KVF_CORE_MERGE_H
+#ifndef KVF_CORE_RANKS_H
+#define KVF_CORE_RANKS_H
 
 #include "kvferry/node.h"
 

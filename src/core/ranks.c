@@ -1,4 +1,4 @@
-#include "core/merge.h"
+#include "core/ranks.h"
 
 #include "kvferry/consumer.h"
 
