@@ -95,7 +95,7 @@ void kvf_context_name_difference(const kvf_context *context, const kvf_ticket *t
   const kvf_config *config = &context->config;
   for (uint32_t i = 0; i < config->identity_fields; i++) {
     bool has_name = false;
-    if (!has_field(ticket, &context->fields[i], &has_name)) {
+    if (!has_field(ticket, &context->self.fields[i], &has_name)) {
       (void)snprintf(difference, KVF_MESSAGE_BYTES_MAX, "%.60s differs: producer has %s, consumer has \"%.70s\"",
                      config->identity[i].name, has_name ? "another value" : "\"(nothing)\"", config->identity[i].value);
       return;

@@ -47,8 +47,8 @@ typedef struct kvf_ticket_counters {
   uint64_t sources_left_out;
 } kvf_ticket_counters;
 
-typedef struct kvf_context {
-  kvf_config config;
+/* Who this node is, and what it has in common with those that it talks to. Constant. */
+typedef struct kvf_self {
   kvf_incarnation incarnation;
   kvf_key key;
   kvf_key other_key;          /* bytes == 0: none */
@@ -58,12 +58,17 @@ typedef struct kvf_context {
   kvf_ticket_field fields[KVF_IDENTITY_FIELDS_MAX]; /* kvf_context_fields() */
   uint32_t groups;                                  /* 0: any number, all alike */
   uint32_t group_tokens[KVF_GROUPS_MAX];
+} kvf_self;
+
+typedef struct kvf_context {
+  kvf_config config; /* constant, but for lease_linger_ms when the node drains */
+  kvf_self self;
+  kvf_wheel wheel; /* of all timers but the leases' */
+  kvf_conns conns;
   kvf_entropy entropy;
   kvf_logger logger;
   kvf_log_limit log_limit;
   kvf_ticket_counters tickets;
-  kvf_wheel wheel; /* of all timers but the leases' */
-  kvf_conns conns;
 } kvf_context;
 
 /* Logs a decision, at most KVF_LOG_LINES_PER_S a second for each reason and peer; the next line that is written says

@@ -14,9 +14,9 @@
 
 static kvf_status init_macs(kvf_context *context)
 {
-  kvf_status status = kvf_mac_init(&context->macs[context->macs_count++], &context->key);
-  if (status == KVF_OK && context->other_key.bytes > 0) {
-    status = kvf_mac_init(&context->macs[context->macs_count++], &context->other_key);
+  kvf_status status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.key);
+  if (status == KVF_OK && context->self.other_key.bytes > 0) {
+    status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.other_key);
   }
   return status;
 }
@@ -27,37 +27,37 @@ static kvf_status init_block_tokens(kvf_context *context)
   char tokens[16];
   const char *by_group = context->config.group_block_tokens;
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
-    context->group_tokens[group] = context->config.block_tokens;
+    context->self.group_tokens[group] = context->config.block_tokens;
   }
-  context->groups = kvf_group_tokens_parse(by_group, context->group_tokens);
+  context->self.groups = kvf_group_tokens_parse(by_group, context->self.group_tokens);
   (void)snprintf(tokens, sizeof(tokens), "%u", context->config.block_tokens);
-  return kvf_config_identity(&context->config, "block_tokens", context->groups == 0 ? tokens : by_group);
+  return kvf_config_identity(&context->config, "block_tokens", context->self.groups == 0 ? tokens : by_group);
 }
 
 static kvf_status init_context(kvf_core *core, const kvf_core_config *config)
 {
   kvf_context *context = &core->context;
   context->config = config->options;
-  context->incarnation = config->incarnation;
-  context->key = config->key;
-  context->other_key = config->other_key;
+  context->self.incarnation = config->incarnation;
+  context->self.key = config->key;
+  context->self.other_key = config->other_key;
   context->logger = config->logger;
   context->log_limit.lines_per_s = KVF_LOG_LINES_PER_S;
   memcpy(context->entropy.secret, config->secret, sizeof(context->entropy.secret));
   kvf_status status = init_block_tokens(context);
   if (status == KVF_OK) {
-    status = kvf_context_compat(&context->config, context->compat);
+    status = kvf_context_compat(&context->config, context->self.compat);
   }
   if (status == KVF_OK) {
-    status = kvf_context_fields(&context->config, context->fields);
+    status = kvf_context_fields(&context->config, context->self.fields);
   }
   return status == KVF_OK ? init_macs(context) : status;
 }
 
 const kvf_mac *kvf_core_macs(const kvf_core *core, size_t *count)
 {
-  *count = core->context.macs_count;
-  return core->context.macs;
+  *count = core->context.self.macs_count;
+  return core->context.self.macs;
 }
 
 /* The transports of the option `transports`, in its order. */
@@ -148,7 +148,7 @@ void kvf_core_stir(kvf_core *core, const uint8_t fresh[KVF_HASH_BYTES])
 
 const kvf_incarnation *kvf_core_incarnation(const kvf_core *core)
 {
-  return &core->context.incarnation;
+  return &core->context.self.incarnation;
 }
 
 const char *kvf_core_transport(const kvf_core *core, uint32_t i)
@@ -184,10 +184,10 @@ void kvf_core_free(kvf_core *core)
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
   for (uint32_t i = 0; i < KVF_KEYS_MAX; i++) {
-    kvf_mac_free(&core->context.macs[i]);
+    kvf_mac_free(&core->context.self.macs[i]);
   }
-  kvf_forget(&core->context.key, sizeof(core->context.key));
-  kvf_forget(&core->context.other_key, sizeof(core->context.other_key));
+  kvf_forget(&core->context.self.key, sizeof(core->context.self.key));
+  kvf_forget(&core->context.self.other_key, sizeof(core->context.self.other_key));
   kvf_forget(&core->context.entropy, sizeof(core->context.entropy));
 }
 
@@ -228,7 +228,7 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
   const kvf_context *context = &core->context;
   kvf_rank_record record = {.address = *address,
                             .other = *other,
-                            .incarnation = context->incarnation,
+                            .incarnation = context->self.incarnation,
                             .rank = context->config.rank,
                             .dealt = 1};
   if (core->pool.exists) {
@@ -278,7 +278,7 @@ kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blo
                            kvf_ticket *out)
 {
   const kvf_context *context = &core->context;
-  const bool has_groups = context->groups == 0 || context->groups == blocks->groups;
+  const bool has_groups = context->self.groups == 0 || context->self.groups == blocks->groups;
   if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0 || !has_groups) {
     return KVF_INVALID;
   }
@@ -298,10 +298,10 @@ kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blo
                       .fields = context->config.identity_fields,
                       .groups = blocks->groups,
                       .ids = ids.ids};
-  memcpy(out->group_tokens, context->group_tokens, blocks->groups * sizeof(out->group_tokens[0]));
+  memcpy(out->group_tokens, context->self.group_tokens, blocks->groups * sizeof(out->group_tokens[0]));
   memcpy(out->rank, core->engine, core->engine_ranks * sizeof(out->rank[0]));
-  memcpy(out->compat, context->compat, sizeof(out->compat));
-  memcpy(out->field, context->fields, sizeof(out->field));
+  memcpy(out->compat, context->self.compat, sizeof(out->compat));
+  memcpy(out->field, context->self.fields, sizeof(out->field));
   memcpy(out->counts, blocks->counts, blocks->groups * sizeof(out->counts[0]));
   kvf_lease_slots_name(&core->slots, lease->id, blocks);
   return KVF_OK;
@@ -522,7 +522,7 @@ size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out,
 static void say_if_alone(kvf_core *core, uint64_t now_ns)
 {
   if (core->said_alone || core->leases.counters.ended[KVF_LEASE_END_EXPIRED] == 0 || core->sessions.had_consumer ||
-      core->context.key.bytes != 0 || core->context.config.rank != 0) {
+      core->context.self.key.bytes != 0 || core->context.config.rank != 0) {
     return;
   }
   core->said_alone = true;

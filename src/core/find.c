@@ -205,7 +205,8 @@ static kvf_status check_ticket(const kvf_finds *finds, const kvf_lookup *lookup,
   if (ticket == NULL) {
     return KVF_NO_MEMORY;
   }
-  kvf_status status = kvf_ticket_decode(found->text, found->text_bytes, context->macs, context->macs_count, ticket);
+  kvf_status status =
+      kvf_ticket_decode(found->text, found->text_bytes, context->self.macs, context->self.macs_count, ticket);
   if (status == KVF_OK) {
     const kvf_prompt *prompt = &ticket->prompt;
     const bool is_it = prompt->tokens == lookup->prompt.tokens &&
@@ -317,7 +318,7 @@ kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_prompt *
   lookup->prompt = *prompt;
   kvf_list_init(&lookup->event);
   kvf_timer_init(&lookup->timer, KVF_TIMER_FIND);
-  kvf_status status = kvf_find_prompt_tag(&finds->context->macs[0], prompt, lookup->tag);
+  kvf_status status = kvf_find_prompt_tag(&finds->context->self.macs[0], prompt, lookup->tag);
   if (status == KVF_OK) {
     status = acquire_peers(finds, now_ns, lookup, at);
   }

@@ -59,10 +59,10 @@ static void take_off(kvf_offers *offers, kvf_offer *offer)
 static kvf_status put_on(kvf_offers *offers, kvf_offer *offer, const kvf_prompt *prompt)
 {
   const kvf_context *context = offers->context;
-  for (uint32_t i = 0; i < context->macs_count; i++) {
+  for (uint32_t i = 0; i < context->self.macs_count; i++) {
     kvf_offer_place *place = &offer->places[i];
     uint8_t tag[KVF_HASH_BYTES];
-    kvf_status status = kvf_find_prompt_tag(&context->macs[i], prompt, tag);
+    kvf_status status = kvf_find_prompt_tag(&context->self.macs[i], prompt, tag);
     if (status != KVF_OK) {
       return status;
     }

@@ -584,12 +584,12 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION_MIN,
                      .version_max = KVF_PROTOCOL_VERSION,
                      .role = peers->is_control ? KVF_ROLE_CONTROL : KVF_ROLE_RANK,
-                     .client = context->incarnation,
+                     .client = context->self.incarnation,
                      .expected = peer->key.incarnation,
                      .rank = context->config.rank};
   kvf_status status = kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce));
   if (status == KVF_OK) {
-    status = kvf_handshake_key_id(&context->key, hello.key_id);
+    status = kvf_handshake_key_id(&context->self.key, hello.key_id);
   }
   if (status == KVF_OK) {
     status = kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &peer->dial.hello_bytes);
@@ -683,7 +683,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
-  if (kvf_handshake_server_proof(&context->key, peer->dial.hello, peer->dial.hello_bytes, &challenge, expected) !=
+  if (kvf_handshake_server_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, &challenge, expected) !=
           KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
@@ -703,9 +703,9 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   memcpy(proof.identity, context->config.identity, proof.identity_count * sizeof(proof.identity[0]));
   size_t bytes = 0;
   uint8_t *frame;
-  if (kvf_handshake_client_proof(&context->key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+  if (kvf_handshake_client_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
                                  proof.proof) != KVF_OK ||
-      kvf_handshake_session_key(&context->key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+      kvf_handshake_session_key(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
                                 &peer->session_key) != KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {

@@ -154,7 +154,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
   kvf_context *context = sessions->context;
-  kvf_challenge challenge = {.version = session->version, .server = context->incarnation};
+  kvf_challenge challenge = {.version = session->version, .server = context->self.incarnation};
   size_t *bytes = &session->challenge_bytes;
   return kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce)) == KVF_OK &&
          kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge,
@@ -165,8 +165,8 @@ static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
 {
-  const kvf_key *keys[] = {&context->key, &context->other_key};
-  const size_t count = context->other_key.bytes > 0 ? 2 : 1;
+  const kvf_key *keys[] = {&context->self.key, &context->self.other_key};
+  const size_t count = context->self.other_key.bytes > 0 ? 2 : 1;
   for (size_t i = 0; i < count; i++) {
     uint8_t ours[KVF_KEY_ID_BYTES];
     if (kvf_handshake_key_id(keys[i], ours) == KVF_OK && kvf_equal_secret(ours, id, sizeof(ours))) {
@@ -229,7 +229,7 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   kvf_crowd_leave(&sessions->unproven, &session->place);
   session->state = KVF_SESSION_OPEN;
   if (session->role != KVF_ROLE_CHECK &&
-      memcmp(&session->client, &context->incarnation, sizeof(session->client)) != 0) {
+      memcmp(&session->client, &context->self.incarnation, sizeof(session->client)) != 0) {
     sessions->had_consumer = true;
   }
   if (kvf_crowd_join(&sessions->open, &session->place, &host) != KVF_OK) {

@@ -12,7 +12,7 @@
 /* Without a key anybody can make a ticket: it must not make this node connect to wherever he likes. */
 static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
 {
-  for (uint32_t i = 0; context->key.bytes == 0 && i < ticket->ranks; i++) {
+  for (uint32_t i = 0; context->self.key.bytes == 0 && i < ticket->ranks; i++) {
     const kvf_rank_record *rank = &ticket->rank[i];
     if (!kvf_address_is_loopback(&rank->address) || (rank->other.port != 0 && !kvf_address_is_loopback(&rank->other))) {
       return false;
@@ -25,7 +25,7 @@ static bool is_near(const kvf_context *context, const kvf_ticket *ticket)
 static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, const kvf_prompt *prompt,
                         char *difference, const char **why)
 {
-  if (memcmp(ticket->compat, context->compat, sizeof(ticket->compat)) != 0) {
+  if (memcmp(ticket->compat, context->self.compat, sizeof(ticket->compat)) != 0) {
     kvf_context_name_difference(context, ticket, difference);
     *why = difference;
     return KVF_INCOMPATIBLE;
@@ -58,8 +58,8 @@ void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_status statu
 {
   const char *why = "malformed or altered";
   if (status == KVF_OTHER_KEY) {
-    why = context->key.bytes == 0 ? "signed with a key, and this engine has none: name it by the option key_file"
-                                  : "signed with another key than those of this engine's key_file, or with none";
+    why = context->self.key.bytes == 0 ? "signed with a key, and this engine has none: name it by the option key_file"
+                                       : "signed with another key than those of this engine's key_file, or with none";
   } else if (status == KVF_INCOMPATIBLE) {
     why = "its version is of another release of kvferry, which this one does not read";
   } else if (status != KVF_BAD_TICKET) {

@@ -400,7 +400,7 @@ static void ask(wire *from, uint8_t choice)
   kvf_find find = {.id = (choice >> 1) & 3};
   uint8_t body[KVF_FIND_BYTES_MAX];
   size_t bytes = 0;
-  fuzz_check(kvf_find_prompt_tag(&core.context.macs[0], &prompt, find.tag) == KVF_OK);
+  fuzz_check(kvf_find_prompt_tag(&core.context.self.macs[0], &prompt, find.tag) == KVF_OK);
   fuzz_check(kvf_find_encode(&find, body, sizeof(body), &bytes) == KVF_OK);
   wires_feed_frame(&all, from, KVF_FRAME_FIND, body, bytes, (choice & 8) != 0 ? 20 : 0);
 }

@@ -119,7 +119,7 @@ static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
   kvf_found found = {.id = 1 + choice % FINDS_MAX, .status = KVF_FOUND_TICKET, .text = text};
   size_t bytes = 0;
   ticket.prompt.hash[0] = (choice & 0xf0) == 0xe0 ? 1 : 0;
-  fuzz_check(kvf_ticket_encode(&ticket, &world.core.context.macs[0], text, sizeof(text) - KVF_FIND_BYTES_MAX,
+  fuzz_check(kvf_ticket_encode(&ticket, &world.core.context.self.macs[0], text, sizeof(text) - KVF_FIND_BYTES_MAX,
                                &found.text_bytes) == KVF_OK);
   text[found.text_bytes / 2] ^= (choice & 0xf0) == 0xf0 ? 1 : 0;
   if (choice < 0x60) {
@@ -143,7 +143,7 @@ static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, 
   ticket->prompt.tokens = POSITIONS * BLOCK_TOKENS;
   ticket->block_tokens = ticket->group_tokens[0] = BLOCK_TOKENS;
   ticket->ttl_ms = 1000;
-  memcpy(ticket->compat, world.core.context.compat, sizeof(ticket->compat));
+  memcpy(ticket->compat, world.core.context.self.compat, sizeof(ticket->compat));
   ticket->groups = 1;
   ticket->counts[0] = POSITIONS;
   ticket->ids = ids;

@@ -154,7 +154,7 @@ static void on_find(const kvf_event *event)
   kvf_status status = kvf_core_ticket_take(&world.core, world.all.now_ns, find->id, text, sizeof(text), &bytes);
   fuzz_check(status == (event->u.found == KVF_OK ? KVF_OK : KVF_NOT_FOUND));
   if (status == KVF_OK) {
-    fuzz_check(kvf_ticket_decode(text, bytes, world.core.context.macs, 1, &ticket) == KVF_OK);
+    fuzz_check(kvf_ticket_decode(text, bytes, world.core.context.self.macs, 1, &ticket) == KVF_OK);
     fuzz_check(memcmp(&ticket.prompt, &prompt, sizeof(prompt)) == 0);
     kvf_ticket_free(&ticket);
   }

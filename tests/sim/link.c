@@ -68,7 +68,8 @@ static kvf_status open_status(sim_world *world, const sim_link *link)
   if (link->session_id == 0) {
     return KVF_TRANSFER_SETUP;
   }
-  if (!peer->is_up || memcmp(&peer->core.context.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
+  if (!peer->is_up ||
+      memcmp(&peer->core.context.self.incarnation, &link->incarnation, sizeof(link->incarnation)) != 0) {
     return link->is_tcp ? KVF_PEER_DOWN : KVF_TRANSFER_SETUP;
   }
   if (link->is_tcp && !kvf_sessions_key(&peer->core.sessions, link->session_id, &key)) {

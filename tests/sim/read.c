@@ -309,7 +309,7 @@ static kvf_status authorize(sim_world *world, sim_read *read, sim_node *peer)
 static void take_sample(sim_world *world, sim_read *read, const sim_node *peer)
 {
   read->sample.head = (kvf_fence_head){.magic = KVF_FENCE_MAGIC,
-                                       .incarnation = peer->core.context.incarnation,
+                                       .incarnation = peer->core.context.self.incarnation,
                                        .slots = SIM_SLOTS_MAX,
                                        .generation = peer->core.pool.welcome.generation};
   read->sample.entry = peer->table[read->lease.slot % SIM_SLOTS_MAX];

@@ -331,7 +331,8 @@ static void open_found_world(void)
   open_world(false);
   assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
   assert_int_equal(
-      kvf_ticket_encode(&ticket, &world.producers[0].core.context.macs[0], text, sizeof(text), &text_bytes), KVF_OK);
+      kvf_ticket_encode(&ticket, &world.producers[0].core.context.self.macs[0], text, sizeof(text), &text_bytes),
+      KVF_OK);
 }
 
 RANKS_TEST(offer_and_find)

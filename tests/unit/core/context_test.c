@@ -111,7 +111,7 @@ TEST(difference_is_bounded)
 static kvf_context context_of(const char *const (*fields)[2], size_t count)
 {
   kvf_context context = {.config = with_fields(fields, count)};
-  assert_int_equal(kvf_context_fields(&context.config, context.fields), KVF_OK);
+  assert_int_equal(kvf_context_fields(&context.config, context.self.fields), KVF_OK);
   return context;
 }
 
@@ -169,7 +169,7 @@ TEST(names_that_share_a_hash_are_told_apart_by_their_values)
   static const char *const ours[][2] = {{"dtype", "f16"}, {"model", "m"}};
   kvf_context context = context_of(ours, 2);
   kvf_ticket theirs = ticket_of(ours, 2);
-  context.fields[1].name = context.fields[0].name;
+  context.self.fields[1].name = context.self.fields[0].name;
   theirs.field[1].name = theirs.field[0].name;
   assert_named(&context, &theirs, NO_FIELD);
   theirs.field[1].value ^= 1;

@@ -76,7 +76,7 @@ void control_world_open(const control_options *options)
   if (!options->without_memory) {
     control_set_memory(&world.producer);
   }
-  kvf_rank_record context = {.incarnation = world.producer.core.context.incarnation, .dealt = 1};
+  kvf_rank_record context = {.incarnation = world.producer.core.context.self.incarnation, .dealt = 1};
   context.address.ip[15] = 1;
   context.address.port = 80;
   assert_int_equal(kvf_core_set_ranks(&world.producer.core, &context, 1), KVF_OK);

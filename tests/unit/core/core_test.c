@@ -66,7 +66,8 @@ RANKS_TEST(block_tokens_are_part_of_the_identity)
     config.options.block_tokens = 16 << i;
     assert_int_equal(kvf_core_init(&cores[i], &config, 0), KVF_OK);
   }
-  assert_memory_not_equal(cores[0].context.compat, cores[1].context.compat, sizeof(cores[0].context.compat));
+  assert_memory_not_equal(cores[0].context.self.compat, cores[1].context.self.compat,
+                          sizeof(cores[0].context.self.compat));
   kvf_core_free(&cores[0]);
   kvf_core_free(&cores[1]);
 }
@@ -109,7 +110,7 @@ RANKS_TEST(secrets_are_wiped)
   memset(config.key.data, 'k', 16);
   assert_int_equal(kvf_core_init(&core, &config, 0), KVF_OK);
   kvf_core_free(&core);
-  assert_memory_equal(&core.context.key, &no_key, sizeof(no_key));
+  assert_memory_equal(&core.context.self.key, &no_key, sizeof(no_key));
   assert_memory_equal(&core.context.entropy, &no_entropy, sizeof(no_entropy));
 }
 
@@ -145,11 +146,11 @@ RANKS_TEST(ranks_must_be_all_and_different)
 WORLD_TEST(ticket_says_what_the_core_knows)
 {
   assert_int_equal(ticket.ranks, 1);
-  assert_memory_equal(&ticket.rank[0].incarnation, &producer()->context.incarnation, sizeof(kvf_incarnation));
-  assert_memory_equal(ticket.compat, producer()->context.compat, sizeof(ticket.compat));
+  assert_memory_equal(&ticket.rank[0].incarnation, &producer()->context.self.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(ticket.compat, producer()->context.self.compat, sizeof(ticket.compat));
   assert_int_equal(ticket.fields, producer()->context.config.identity_fields);
   assert_true(ticket.fields > 0);
-  assert_memory_equal(ticket.field, producer()->context.fields, ticket.fields * sizeof(ticket.field[0]));
+  assert_memory_equal(ticket.field, producer()->context.self.fields, ticket.fields * sizeof(ticket.field[0]));
   assert_int_equal(ticket.block_tokens, 16);
   assert_int_equal(ticket.ttl_ms, 30000);
   assert_int_equal(ticket.groups, 2);
@@ -162,12 +163,12 @@ WORLD_TEST(ticket_has_the_groups_of_the_engine)
   kvf_ticket other;
   kvf_context *context = &producer()->context;
   const kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 2};
-  context->groups = 2;
-  context->group_tokens[1] = 8;
+  context->self.groups = 2;
+  context->self.group_tokens[1] = 8;
   assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &ticket.prompt, &other), KVF_OK);
   assert_int_equal(other.group_tokens[0], 16);
   assert_int_equal(other.group_tokens[1], 8);
-  context->groups = 3;
+  context->self.groups = 3;
   assert_int_equal(kvf_core_ticket(producer(), &ticket.lease, &blocks, &ticket.prompt, &other), KVF_INVALID);
 }
 

@@ -46,7 +46,8 @@ static void offer(uint32_t blocks)
     control_ticket(&ticket, ids, blocks);
   }
   control_publish(&ticket);
-  assert_int_equal(kvf_ticket_encode(&ticket, &producer()->context.macs[0], text, sizeof(text), &text_bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, &producer()->context.self.macs[0], text, sizeof(text), &text_bytes),
+                   KVF_OK);
   assert_int_equal(kvf_core_ticket_offer(producer(), world.now_ns, &ticket, text, text_bytes), KVF_OK);
 }
 
@@ -352,7 +353,7 @@ FIND_TEST(both_are_down)
 FIND_TEST(a_successor_is_asked)
 {
   control_cut();
-  producer()->context.incarnation.bytes[0] ^= 1; /* another process */
+  producer()->context.self.incarnation.bytes[0] ^= 1; /* another process */
   offer(4);
   const uint64_t id = start(4);
   control_dial(KVF_OK);
@@ -369,8 +370,8 @@ FIND_TEST(successors_without_end_are_not_asked)
   control_cut();
   const uint64_t id = start(4);
   for (int dials = 0; dials < 3; dials++) {
-    producer()->context.incarnation.bytes[0] ^= 1;
-    producer()->context.incarnation.bytes[1]++;
+    producer()->context.self.incarnation.bytes[0] ^= 1;
+    producer()->context.self.incarnation.bytes[1]++;
     control_dial(KVF_OK);
   }
   assert_int_equal(result_of(id), KVF_PEER_RESTARTED);

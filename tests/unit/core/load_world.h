@@ -216,7 +216,7 @@ static inline void world_init(void)
   w.on_ping = world_say_ping;
   w.on_stalled = world_say_stalled;
   w.readers = (kvf_load_readers){.count = 1, .spread_bytes = 1};
-  w.context.key.bytes = 1; /* tickets may name any host */
+  w.context.self.key.bytes = 1; /* tickets may name any host */
   w.context.config = (kvf_config){.rank = 3,
                                   .ranks = 4,
                                   .loads_max = 64,

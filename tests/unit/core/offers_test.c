@@ -57,7 +57,7 @@ static kvf_asker asker_of(uint8_t who, uint64_t find_id, uint32_t blocks, const 
 static const char *ask(uint8_t who, uint64_t find_id, uint32_t blocks)
 {
   static char text[64];
-  const kvf_asker asker = asker_of(who, find_id, blocks, &producer()->context.macs[0]);
+  const kvf_asker asker = asker_of(who, find_id, blocks, &producer()->context.self.macs[0]);
   const kvf_offer *given = kvf_offers_take(&producer()->offers, world.now_ns, &asker);
   (void)snprintf(text, sizeof(text), "%.*s", given == NULL ? 0 : (int)given->text_bytes,
                  given == NULL ? "" : given->text);
@@ -204,10 +204,10 @@ CONTROL_TEST(an_offer_is_found_under_either_key)
     options.producer_other_key = "the old key ....";
     control_world_open(&options);
     (void)offer_new(0, 4, "the ticket");
-    assert_int_equal(producer()->context.macs_count, 2);
+    assert_int_equal(producer()->context.self.macs_count, 2);
     assert_int_equal(HASH_CNT(by_tag, producer()->offers.shelves), 2);
-    const kvf_asker asker = asker_of(1, 1, 4, &producer()->context.macs[i]);
-    const kvf_asker other = asker_of(2, 1, 4, &producer()->context.macs[1 - i]);
+    const kvf_asker asker = asker_of(1, 1, 4, &producer()->context.self.macs[i]);
+    const kvf_asker other = asker_of(2, 1, 4, &producer()->context.self.macs[1 - i]);
     assert_non_null(kvf_offers_take(&producer()->offers, world.now_ns, &asker));
     assert_null(kvf_offers_take(&producer()->offers, world.now_ns, &other)); /* given is given */
     assert_null(producer()->offers.shelves);
@@ -260,7 +260,7 @@ static kvf_conn *connect_both(void)
 
 static void send_find(const kvf_conn *conn, uint64_t find_id, uint32_t blocks)
 {
-  const kvf_asker asker = asker_of(0, find_id, blocks, &producer()->context.macs[0]);
+  const kvf_asker asker = asker_of(0, find_id, blocks, &producer()->context.self.macs[0]);
   kvf_find find = {.id = find_id};
   uint8_t body[KVF_FIND_BYTES_MAX];
   size_t bytes = 0;

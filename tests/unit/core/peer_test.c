@@ -942,7 +942,7 @@ CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
 CONTROL_TEST(nobody_is_called_nothing)
 {
   open_known(false);
-  memset(&world.producer.core.context.incarnation, 0, sizeof(kvf_incarnation));
+  memset(&world.producer.core.context.self.incarnation, 0, sizeof(kvf_incarnation));
   control_dial(KVF_OK);
   assert_non_null(strstr(world.consumer.last_log, "malformed challenge"));
   assert_false(world.consumer.dial_wanted);
@@ -972,7 +972,7 @@ CONTROL_TEST(known_peer_is_dialed_until_it_is_there_and_after_each_restart)
   assert_int_equal(handshakes(), 1);
 
   control_cut();
-  world.producer.core.context.incarnation.bytes[0] ^= 1; /* another process */
+  world.producer.core.context.self.incarnation.bytes[0] ^= 1; /* another process */
   for (int ms = 0; ms < 5000 && handshakes() == 1; ms += 100) {
     control_advance(100);
     if (world.consumer.dial_wanted) {

@@ -211,7 +211,7 @@ static void end_read(const kvf_load_read *read, kvf_status status)
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = RANKS_SLOTS}};
   if (status == KVF_OK) {
     status = copy(&world.producers[producer], read);
-    sample.head.incarnation = world.producers[producer].core.context.incarnation;
+    sample.head.incarnation = world.producers[producer].core.context.self.incarnation;
     sample.entry = world.producers[producer].table[read->transfer.lease.slot];
   }
   kvf_loads_on_read_done(&world.consumer.core.loads, world.now_ns, read->transfer.id, status, world.verified, &sample,
@@ -406,7 +406,7 @@ void ranks_ticket(kvf_ticket *ticket, uint32_t *ids, uint32_t positions)
   kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = world.groups};
   kvf_core *control = &world.producers[0].core;
   for (uint32_t group = 0; group < world.groups; group++) {
-    counts[group] = kvf_ticket_positions(prompt.tokens, control->context.group_tokens[group]);
+    counts[group] = kvf_ticket_positions(prompt.tokens, control->context.self.group_tokens[group]);
     for (uint32_t i = 0; i < counts[group]; i++) {
       *ids++ = (2 * i + 2 * i / RANKS_BLOCKS + group) % RANKS_BLOCKS;
     }

@@ -545,7 +545,7 @@ WORLD_TEST(keyless_ticket_of_another_host_is_refused)
                    KVF_BAD_TICKET);
   assert_int_equal(requests->context->tickets.bad, 2);
   assert_null(world.consumer.core.peers.by_key);
-  world.consumer.core.context.key.bytes = 16;
+  world.consumer.core.context.self.key.bytes = 16;
   assert_int_equal(kvf_requests_open(requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
                                      &ticket.prompt, NULL, 5, &id, NULL),
                    KVF_OK);

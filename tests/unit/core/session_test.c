@@ -145,7 +145,7 @@ static void say_hello(uint64_t conn_id)
       .version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = KVF_ROLE_CONTROL};
   uint8_t body[KVF_HELLO_BYTES_MAX];
   size_t bytes = 0;
-  assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.key, hello.key_id), KVF_OK);
+  assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.self.key, hello.key_id), KVF_OK);
   assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
 }
@@ -227,7 +227,7 @@ CONTROL_TEST(versions_are_negotiated)
     kvf_hello hello = {.version_min = cases[i].min, .version_max = cases[i].max, .role = KVF_ROLE_RANK};
     uint8_t body[KVF_HELLO_BYTES_MAX];
     size_t bytes = 0;
-    assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.key, hello.key_id), KVF_OK);
+    assert_int_equal(kvf_handshake_key_id(&world.producer.core.context.self.key, hello.key_id), KVF_OK);
     assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
     kvf_core_on_frame(&world.producer.core, world.now_ns, conn_id, KVF_FRAME_HELLO, body, bytes);
     const kvf_conn *conn = kvf_conns_find(&world.producer.core.context.conns, conn_id);
@@ -287,9 +287,9 @@ CONTROL_TEST(either_key_is_taken)
   static const char *const keys[] = {"the old key ....", "the new key ....", "a stranger's key"};
   for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
     open_world(64);
-    set_key(&world.consumer.core.context.key, keys[i]);
-    set_key(&world.producer.core.context.key, keys[0]);
-    set_key(&world.producer.core.context.other_key, keys[1]);
+    set_key(&world.consumer.core.context.self.key, keys[i]);
+    set_key(&world.producer.core.context.self.key, keys[0]);
+    set_key(&world.producer.core.context.self.other_key, keys[1]);
     connect_both();
     assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), i < 2);
     assert_int_equal(world.producer.core.sessions.counters.refused_key, i == 2);
@@ -548,7 +548,7 @@ CONTROL_TEST(who_has_had_a_consumer_is_not_alone)
 CONTROL_TEST(its_own_process_is_no_consumer)
 {
   open_alone(NULL);
-  world.consumer.core.context.incarnation = world.producer.core.context.incarnation;
+  world.consumer.core.context.self.incarnation = world.producer.core.context.self.incarnation;
   connect_both();
   control_cut();
   let_expire();
@@ -561,7 +561,7 @@ CONTROL_TEST(another_process_at_a_loopback_address_may_be_of_another_host)
   control_options options;
   control_options_init(&options);
   control_world_open(&options);
-  memset(&world.producer.core.context.incarnation, 'x', sizeof(world.producer.core.context.incarnation));
+  memset(&world.producer.core.context.self.incarnation, 'x', sizeof(world.producer.core.context.self.incarnation));
   connect_both();
   assert_non_null(
       strstr(world.consumer.last_log, "peer_restarted: another process answers at its address; a loopback"));

@@ -244,7 +244,7 @@ TEST(address_says_who_listens_where)
   assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
   assert_int_equal(record.rank, 2);
   assert_int_not_equal(record.address.port, 0);
-  assert_memory_equal(&record.incarnation, &node->core->context.incarnation, sizeof(record.incarnation));
+  assert_memory_equal(&record.incarnation, &node->core->context.self.incarnation, sizeof(record.incarnation));
   assert_int_equal(kvf_node_address(node, bytes, count - 1, &count), KVF_LIMIT);
   kvf_node_close(node);
   node = open_node("", 0, 1);
@@ -266,7 +266,7 @@ TEST(ranks_come_in_any_order)
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 3), KVF_OK);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_memory_equal(&control->core->engine[2 - i].incarnation, &ranks[i]->core->context.incarnation,
+    assert_memory_equal(&control->core->engine[2 - i].incarnation, &ranks[i]->core->context.self.incarnation,
                         sizeof(kvf_incarnation));
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 2), KVF_INVALID);
