@@ -87,7 +87,7 @@ static kvf_status open_checksums(kvf_checksummer *checksummer, const kvf_pages *
 {
   kvf_checksums_layout layout;
   kvf_transport_memory memory = {
-      .regions = checksummer->node->regions, .regions_count = pages->regions_count, .layout = pages->layout};
+      .regions = checksummer->node->memory.regions, .regions_count = pages->regions_count, .layout = pages->layout};
   kvf_status status = kvf_checksums_lay_out(pages, &layout, message);
   if (status != KVF_OK) {
     return status;

@@ -9,9 +9,9 @@
 /* A lease whose blocks are to be checksummed. */
 typedef struct kvf_checksummer_job kvf_checksummer_job;
 
-/* Makes room for the checksums of node->regions, which are `pages`, and starts the thread. KVF_INVALID, KVF_LIMIT:
- * these have none (transport/checksums.h), as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY, KVF_SYSTEM: no
- * memory, no thread. On success *out is the caller's. */
+/* Makes room for the checksums of node->memory.regions, which are `pages`, and starts the thread. KVF_INVALID,
+ * KVF_LIMIT: these have none (transport/checksums.h), as the message (KVF_MESSAGE_BYTES_MAX) says. KVF_NO_MEMORY,
+ * KVF_SYSTEM: no memory, no thread. On success *out is the caller's. */
 KVF_MUST_USE kvf_status kvf_checksummer_open(kvf_node *node, const kvf_pages *pages, kvf_checksummer **out,
                                              char *message);
 

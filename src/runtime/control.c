@@ -68,14 +68,14 @@ kvf_status kvf_control_open(kvf_node *node, kvf_control **out, char *message)
   control->listeners[0] = -1;
   control->listeners[1] = -1;
   control->epoll_fd = KVF_OWN_FD(epoll_create1(EPOLL_CLOEXEC));
-  control->node->wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  control->node->clock.wake_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   kvf_status status = KVF_OK;
-  if (control->epoll_fd < 0 || control->node->wake_fd < 0) {
+  if (control->epoll_fd < 0 || control->node->clock.wake_fd < 0) {
     status = kvf_fail(KVF_SYSTEM, message, "no file descriptor left (ulimit -n)");
   } else if (node->config.listen[0] != '\0') {
     status = kvf_listener_open(node, &control->listeners[0], &control->listeners[1], message);
   }
-  if (status == KVF_OK && (!watch(control, control->node->wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
+  if (status == KVF_OK && (!watch(control, control->node->clock.wake_fd, EPOLL_WAKE, EPOLLIN, EPOLL_CTL_ADD) ||
                            !watch_listeners(control, EPOLLIN, EPOLL_CTL_ADD))) {
     status = kvf_fail(KVF_SYSTEM, message, "the system does not watch one more descriptor: %s%s", strerror(errno),
                       errno == ENOSPC ? " (fs.epoll.max_user_watches)" : "");
@@ -254,17 +254,17 @@ static uint64_t serve_core(kvf_control *control)
   if (now_ns >= kvf_core_next_deadline(node->core)) {
     kvf_core_tick(node->core, now_ns);
   }
-  node->armed_ns = 0; /* no wake-ups by our own leave */
+  node->clock.armed_ns = 0; /* no wake-ups by our own leave */
   kvf_node_leave(node, now_ns);
 
   now_ns = kvf_node_enter(node);
   kvf_core_take_output(node->core, take_output, control);
   take_dials(node, &dials);
   uint64_t deadline_ns = kvf_core_next_deadline(node->core);
-  if (now_ns < node->light_sleep_ns) {
+  if (now_ns < node->clock.light_sleep_ns) {
     deadline_ns = kvf_time_min(deadline_ns, kvf_time_add(now_ns, KVF_LIGHT_SLEEP_NS));
   }
-  node->armed_ns = deadline_ns;
+  node->clock.armed_ns = deadline_ns;
   (void)pthread_mutex_unlock(&node->lock);
 
   while ((link = kvf_list_pop_front(&dials)) != NULL) {
@@ -420,7 +420,7 @@ static int timeout_ms(const kvf_control *control, uint64_t deadline_ns)
 static void on_wake(kvf_control *control)
 {
   uint64_t count;
-  ssize_t got = read(control->node->wake_fd, &count, sizeof(count));
+  ssize_t got = read(control->node->clock.wake_fd, &count, sizeof(count));
   (void)got; /* nothing there: somebody was faster */
 }
 
@@ -491,8 +491,8 @@ void kvf_control_close(kvf_control *control)
     return;
   }
   kvf_control_stop(control);
-  kvf_own_fd_close(control->node->wake_fd);
-  control->node->wake_fd = -1;
+  kvf_own_fd_close(control->node->clock.wake_fd);
+  control->node->clock.wake_fd = -1;
   kvf_own_fd_close(control->epoll_fd);
   free(control);
 }

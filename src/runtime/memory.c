@@ -41,8 +41,8 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
 /* What peers are told of the memory; to be freed with kvf_welcome_free() unless the core takes it. */
 static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_welcome *welcome)
 {
-  const uint32_t count = node->regions_count;
-  *welcome = (kvf_welcome){.generation = ++node->generation,
+  const uint32_t count = node->memory.regions_count;
+  *welcome = (kvf_welcome){.generation = ++node->memory.generation,
                            .rank = node->config.rank,
                            .ranks = node->config.ranks,
                            .block_tokens = node->config.block_tokens};
@@ -53,7 +53,7 @@ static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_wel
     return KVF_NO_MEMORY;
   }
   for (uint32_t i = 0; i < count; i++) {
-    welcome->regions[i] = kvf_region_layout_of(&node->regions[i]);
+    welcome->regions[i] = kvf_region_layout_of(&node->memory.regions[i]);
   }
   welcome->regions_count = count;
   if (parts != NULL) {
@@ -104,26 +104,26 @@ static void log_remarks(kvf_node *node, const kvf_region *regions, uint32_t coun
 static void set_ordering(kvf_node *node, kvf_ordering *ordering, uint32_t regions_count)
 {
   (void)pthread_mutex_lock(&node->lock);
-  node->ordering = ordering;
-  node->devices = kvf_memory_devices_of(node->regions, regions_count);
+  node->memory.ordering = ordering;
+  node->memory.devices = kvf_memory_devices_of(node->memory.regions, regions_count);
   (void)pthread_mutex_unlock(&node->lock);
 }
 
 static void clear_memory(kvf_node *node)
 {
-  kvf_ordering_close(node->ordering); /* set under register_lock only, which is held */
+  kvf_ordering_close(node->memory.ordering); /* set under memory.lock only, which is held */
   set_ordering(node, NULL, 0);
-  kvf_checksummer_stop(node->checksummer);
+  kvf_checksummer_stop(node->memory.checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
-  kvf_fence_store_generation(node->fence_table, 0);
-  node->memory_set = false;
+  kvf_fence_store_generation(node->memory.fence_table, 0);
+  node->memory.is_set = false;
   node->transports_used = 0;
-  kvf_checksummer_close(node->checksummer);
-  node->checksummer = NULL;
-  free(node->regions);
-  node->regions = NULL;
+  kvf_checksummer_close(node->memory.checksummer);
+  node->memory.checksummer = NULL;
+  free(node->memory.regions);
+  node->memory.regions = NULL;
 }
 
 /* The kinds that the transport brings into all of `ours`; *used: whether it serves any of these in any pair. */
@@ -168,24 +168,24 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
 
 static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
 {
-  const uint32_t ours = kvf_memory_kinds(node->regions, node->regions_count);
-  kvf_transport_memory memory = {.regions = node->regions,
-                                 .regions_count = node->regions_count,
+  const uint32_t ours = kvf_memory_kinds(node->memory.regions, node->memory.regions_count);
+  kvf_transport_memory memory = {.regions = node->memory.regions,
+                                 .regions_count = node->memory.regions_count,
                                  .layout = *layout,
-                                 .table = node->fence_table,
+                                 .table = node->memory.fence_table,
                                  .table_slots = node->config.lease_slots,
-                                 .table_fd = node->fence_fd};
+                                 .table_fd = node->memory.fence_fd};
   kvf_cpu_list near_cpus;
-  kvf_checksummer_describe(node->checksummer, &memory);
+  kvf_checksummer_describe(node->memory.checksummer, &memory);
   if (ours == UINT32_C(1) << KVF_MEMORY_HOST && kvf_thread_cpus_are_free(&node->cpus) &&
-      kvf_numa_cpus(KVF_NUMA_FOLDER, node->regions, node->regions_count, &near_cpus)) {
+      kvf_numa_cpus(KVF_NUMA_FOLDER, node->memory.regions, node->memory.regions_count, &near_cpus)) {
     memory.near_cpus = &near_cpus;
   }
   kvf_status status = KVF_OK;
   for (uint32_t i = 0; status == KVF_OK && i < node->transports_count; i++) {
     status = set_transport(node, i, ours, &memory);
   }
-  node->memory_set = true;
+  node->memory.is_set = true;
   return status == KVF_OK && node->transports_used == 0 ? KVF_TRANSFER_SETUP : status;
 }
 
@@ -208,16 +208,16 @@ static kvf_status check_regions(const kvf_node *node, const kvf_region *regions,
 /* A copy, in which parts take the place of heads and groups. */
 static kvf_status copy_regions(kvf_node *node, const kvf_region *regions, uint32_t count, bool has_parts)
 {
-  node->regions = malloc(count * sizeof(*regions));
-  if (node->regions == NULL) {
+  node->memory.regions = malloc(count * sizeof(*regions));
+  if (node->memory.regions == NULL) {
     return KVF_NO_MEMORY;
   }
-  memcpy(node->regions, regions, count * sizeof(*regions));
-  node->regions_count = count;
+  memcpy(node->memory.regions, regions, count * sizeof(*regions));
+  node->memory.regions_count = count;
   for (uint32_t i = 0; has_parts && i < count; i++) {
-    node->regions[i].heads = 1;
-    node->regions[i].heads_total = 1;
-    node->regions[i].group = 0;
+    node->memory.regions[i].heads = 1;
+    node->memory.regions[i].heads_total = 1;
+    node->memory.regions[i].group = 0;
   }
   return KVF_OK;
 }
@@ -230,7 +230,7 @@ static kvf_status open_checksummer(kvf_node *node, const kvf_welcome *welcome)
   if (!node->config.checksum) {
     return KVF_OK;
   }
-  kvf_status status = kvf_checksummer_open(node, &pages, &node->checksummer, message);
+  kvf_status status = kvf_checksummer_open(node, &pages, &node->memory.checksummer, message);
   if (status != KVF_OK) {
     kvf_log(&node->logger, KVF_LOG_ERROR, "option checksum: %s", message);
   }
@@ -268,7 +268,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
     set_ordering(node, ordering, count);
   }
   if (status == KVF_OK) {
-    kvf_fence_store_generation(node->fence_table, welcome.generation);
+    kvf_fence_store_generation(node->memory.fence_table, welcome.generation);
     status = set_transports(node, &welcome.layout);
   }
   if (status == KVF_OK) {
@@ -288,8 +288,8 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   clear_memory(node);
 
 free_welcome:
-  free(node->regions);
-  node->regions = NULL;
+  free(node->memory.regions);
+  node->memory.regions = NULL;
   kvf_welcome_free(&welcome);
   return status;
 }
@@ -300,9 +300,9 @@ static kvf_status register_memory(kvf_node *node, const kvf_region *regions, siz
   if (status != KVF_OK) {
     return status;
   }
-  (void)pthread_mutex_lock(&node->register_lock);
-  status = node->memory_set ? KVF_EXISTS : register_pages(node, regions, (uint32_t)count, layout);
-  (void)pthread_mutex_unlock(&node->register_lock);
+  (void)pthread_mutex_lock(&node->memory.lock);
+  status = node->memory.is_set ? KVF_EXISTS : register_pages(node, regions, (uint32_t)count, layout);
+  (void)pthread_mutex_unlock(&node->memory.lock);
   return status;
 }
 
@@ -322,8 +322,8 @@ kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, s
 kvf_status kvf_node_unregister(kvf_node *node)
 {
   kvf_status status = KVF_OK;
-  (void)pthread_mutex_lock(&node->register_lock);
-  if (node->memory_set) {
+  (void)pthread_mutex_lock(&node->memory.lock);
+  if (node->memory.is_set) {
     uint64_t now_ns = kvf_node_enter(node);
     bool released = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
@@ -333,7 +333,7 @@ kvf_status kvf_node_unregister(kvf_node *node)
       status = KVF_AGAIN;
     }
   }
-  (void)pthread_mutex_unlock(&node->register_lock);
+  (void)pthread_mutex_unlock(&node->memory.lock);
   return status;
 }
 

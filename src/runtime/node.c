@@ -113,9 +113,9 @@ static kvf_status open_transports(kvf_node *node, char *message)
 kvf_status kvf_node_equip(kvf_node *node, char *message)
 {
   kvf_status status = KVF_OK;
-  if (node->fence_table == NULL) {
-    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->fence_table,
-                                  &node->fence_fd);
+  if (node->memory.fence_table == NULL) {
+    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->memory.fence_table,
+                                  &node->memory.fence_fd);
   }
   return status == KVF_OK && node->transports_count == 0 ? open_transports(node, message) : status;
 }
@@ -136,8 +136,8 @@ static kvf_status open_keys(kvf_node *node, char *message)
 
 static void close_fence(kvf_node *node)
 {
-  kvf_fence_table_close(node->fence_table, node->config.lease_slots);
-  kvf_own_fd_close(node->fence_fd);
+  kvf_fence_table_close(node->memory.fence_table, node->config.lease_slots);
+  kvf_own_fd_close(node->memory.fence_fd);
 }
 
 /* A name that means nothing now may do so later; its first request finds the peer as well. */
@@ -169,7 +169,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_control_open(node, &node->control, message);
+  status = kvf_control_open(node, &node->clock.control, message);
   if (status != KVF_OK) {
     goto close_tls;
   }
@@ -188,7 +188,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     goto close_core;
   }
-  status = kvf_control_start(node->control);
+  status = kvf_control_start(node->clock.control);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
     kvf_core_start(node->core, now_ns);
@@ -202,7 +202,7 @@ close_core:
   close_fence(node);
   kvf_core_destroy(node->core);
 close_control:
-  kvf_control_close(node->control);
+  kvf_control_close(node->clock.control);
 close_tls:
   kvf_tls_context_free(node->tls.context);
   return status;
@@ -248,18 +248,18 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
   }
   node->owner = getpid();
   node->config = options;
-  node->fence_fd = -1;
-  node->wake_fd = -1;
-  node->devices = kvf_memory_devices_of(NULL, 0);
-  node->event_fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (node->event_fd < 0) {
+  node->memory.fence_fd = -1;
+  node->clock.wake_fd = -1;
+  node->memory.devices = kvf_memory_devices_of(NULL, 0);
+  node->events.fd = KVF_OWN_FD(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (node->events.fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
     free(node);
     return KVF_SYSTEM;
   }
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
-  (void)pthread_mutex_init(&node->register_lock, NULL);
+  (void)pthread_mutex_init(&node->memory.lock, NULL);
   status = open_cpus(node, text);
   if (status == KVF_OK) {
     status = open_log(node, text);
@@ -269,9 +269,9 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
   }
   if (status != KVF_OK) {
     kvf_log_sink_close(node->log);
-    (void)pthread_mutex_destroy(&node->register_lock);
+    (void)pthread_mutex_destroy(&node->memory.lock);
     (void)pthread_mutex_destroy(&node->lock);
-    kvf_own_fd_close(node->event_fd);
+    kvf_own_fd_close(node->events.fd);
     kvf_forget(node->keys, sizeof(node->keys));
     free(node);
     return status;
@@ -325,26 +325,26 @@ void kvf_node_close(kvf_node *node)
     return;
   }
   wait_until_released(node);
-  kvf_ordering_close(node->ordering);
-  kvf_checksummer_stop(node->checksummer);
-  kvf_control_stop(node->control);
+  kvf_ordering_close(node->memory.ordering);
+  kvf_checksummer_stop(node->memory.checksummer);
+  kvf_control_stop(node->clock.control);
   disconnect_links(node);
-  for (uint32_t i = 0; node->memory_set && i < node->transports_count; i++) {
+  for (uint32_t i = 0; node->memory.is_set && i < node->transports_count; i++) {
     node->transports[i]->ops->clear_memory(node->transports[i]);
   }
   close_transports(node);
-  kvf_control_close(node->control);
+  kvf_control_close(node->clock.control);
   kvf_list *dial;
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));
   }
   kvf_core_destroy(node->core);
   close_fence(node);
-  kvf_checksummer_close(node->checksummer);
-  free(node->regions);
-  (void)pthread_mutex_destroy(&node->register_lock);
+  kvf_checksummer_close(node->memory.checksummer);
+  free(node->memory.regions);
+  (void)pthread_mutex_destroy(&node->memory.lock);
   (void)pthread_mutex_destroy(&node->lock);
-  kvf_own_fd_close(node->event_fd);
+  kvf_own_fd_close(node->events.fd);
   kvf_tls_context_free(node->tls.context);
   kvf_forget(node->keys, sizeof(node->keys));
   kvf_log_sink_close(node->log);
@@ -361,7 +361,7 @@ void kvf_node_drain(kvf_node *node)
 bool kvf_node_healthy(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool healthy = kvf_core_is_healthy(node->core) && kvf_memory_works(&node->devices);
+  bool healthy = kvf_core_is_healthy(node->core) && kvf_memory_works(&node->memory.devices);
   kvf_node_leave(node, now_ns);
   return healthy;
 }

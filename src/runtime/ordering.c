@@ -43,7 +43,7 @@ static void tell(kvf_node *node, kvf_ordered *ordered)
   if (ordered->number != 0) {
     kvf_core_on_point(node->core, ordered->request_id, ordered->number);
   } else if (ordered->job != NULL) {
-    kvf_checksummer_submit(node->checksummer, ordered->job);
+    kvf_checksummer_submit(node->memory.checksummer, ordered->job);
     ordered->job = NULL;
   } else {
     kvf_core_on_complete(node->core, &ordered->lease);
@@ -71,7 +71,7 @@ static void *run(void *context)
 kvf_status kvf_ordering_open(kvf_node *node, kvf_ordering **out)
 {
   *out = NULL;
-  if (!kvf_memory_any_has_points(node->regions, node->regions_count)) {
+  if (!kvf_memory_any_has_points(node->memory.regions, node->memory.regions_count)) {
     return KVF_OK;
   }
   kvf_ordering *ordering = calloc(1, sizeof(*ordering));

@@ -16,7 +16,7 @@ typedef struct kvf_ordered {
   kvf_checksummer_job *job; /* of a publication: its blocks' checksums are made first; NULL: there are none */
 } kvf_ordered;
 
-/* *out is the thread; NULL: no region of node->regions has a kind that knows ordering points. KVF_NO_MEMORY.
+/* *out is the thread; NULL: no region of node->memory.regions has a kind that knows ordering points. KVF_NO_MEMORY.
  * KVF_SYSTEM: no thread. */
 KVF_MUST_USE kvf_status kvf_ordering_open(kvf_node *node, kvf_ordering **out);
 /* When this returns nobody is told any more; what waited is dropped. Not under the node's lock. NULL is allowed. */

@@ -17,7 +17,7 @@ uint64_t kvf_node_enter(kvf_node *node)
 void kvf_node_wake(const kvf_node *node)
 {
   uint64_t one = 1;
-  ssize_t written = write(node->wake_fd, &one, sizeof(one));
+  ssize_t written = write(node->clock.wake_fd, &one, sizeof(one));
   (void)written; /* full means that it is awake already */
 }
 
@@ -57,7 +57,7 @@ static void do_dial(kvf_node *node, uint64_t now_ns, const kvf_peer_action *acti
   *dial = (kvf_dial){.conn_id = action->conn_id, .address = action->address};
   kvf_list_init(&dial->link);
   kvf_list_push_back(&node->dials, &dial->link);
-  node->wants_wake = true;
+  node->clock.wants_wake = true;
 }
 
 static const kvf_transport_offer *find_offer(const kvf_welcome *welcome, const char *name)
@@ -150,9 +150,9 @@ static void do_cancel(kvf_node *node, const kvf_load_read *action)
 static void do_store(kvf_node *node, const kvf_lease_store *store)
 {
   if ((store->entry.word & 1) != 0) {
-    kvf_fence_store_live(node->fence_table, store->slot, store->entry);
+    kvf_fence_store_live(node->memory.fence_table, store->slot, store->entry);
   } else {
-    kvf_fence_store_ended(node->fence_table, store->slot, store->entry);
+    kvf_fence_store_ended(node->memory.fence_table, store->slot, store->entry);
   }
   kvf_core_on_stored(node->core, store);
 }
@@ -189,12 +189,12 @@ static void announce_events(kvf_node *node)
   if (!kvf_core_has_event(node->core)) {
     return;
   }
-  atomic_store_explicit(&node->has_events, true, memory_order_release);
-  if (node->event_fd_wanted && !node->event_fd_readable) {
+  atomic_store_explicit(&node->events.has, true, memory_order_release);
+  if (node->events.fd_wanted && !node->events.fd_readable) {
     uint64_t one = 1;
-    ssize_t written = write(node->event_fd, &one, sizeof(one));
+    ssize_t written = write(node->events.fd, &one, sizeof(one));
     (void)written; /* cannot fail: the counter is 0 */
-    node->event_fd_readable = true;
+    node->events.fd_readable = true;
   }
 }
 
@@ -202,17 +202,17 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
 {
   carry_out(node, now_ns);
   announce_events(node);
-  bool early = kvf_core_next_deadline(node->core) < node->armed_ns;
-  bool wake = node->wants_wake || early || kvf_core_has_output(node->core);
+  bool early = kvf_core_next_deadline(node->core) < node->clock.armed_ns;
+  bool wake = node->clock.wants_wake || early || kvf_core_has_output(node->core);
   uint32_t assist = node->small_reads;
-  node->wants_wake = false;
+  node->clock.wants_wake = false;
   node->small_reads = 0;
   node->caller_helps = false;
   if (early) {
-    node->light_sleep_ns = kvf_time_add(now_ns, KVF_LIGHT_SLEEP_FOR_NS);
+    node->clock.light_sleep_ns = kvf_time_add(now_ns, KVF_LIGHT_SLEEP_FOR_NS);
   }
   if (wake) {
-    node->armed_ns = 0; /* one wake is enough until the control thread has looked */
+    node->clock.armed_ns = 0; /* one wake is enough until the control thread has looked */
   }
   (void)pthread_mutex_unlock(&node->lock);
 
@@ -233,9 +233,9 @@ void kvf_node_assist(kvf_node *node, uint32_t transports)
       continue;
     }
     if (transport->ops->assist(transport)) {
-      (void)atomic_fetch_or_explicit(&node->may_assist, bit, memory_order_release);
+      (void)atomic_fetch_or_explicit(&node->events.may_assist, bit, memory_order_release);
     } else {
-      (void)atomic_fetch_and_explicit(&node->may_assist, ~bit, memory_order_relaxed);
+      (void)atomic_fetch_and_explicit(&node->events.may_assist, ~bit, memory_order_relaxed);
     }
   }
 }
@@ -246,19 +246,19 @@ void kvf_node_assist(kvf_node *node, uint32_t transports)
 int kvf_node_event_fd(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  node->event_fd_wanted = true;
+  node->events.fd_wanted = true;
   kvf_node_leave(node, now_ns);
-  return node->event_fd;
+  return node->events.fd;
 }
 
 size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
 {
   /* Acquire: the transports may be younger than the node. */
-  const uint32_t assist = atomic_load_explicit(&node->may_assist, memory_order_acquire);
+  const uint32_t assist = atomic_load_explicit(&node->events.may_assist, memory_order_acquire);
   if (assist != 0) {
     kvf_node_assist(node, assist);
   }
-  if (capacity == 0 || !atomic_load_explicit(&node->has_events, memory_order_acquire)) {
+  if (capacity == 0 || !atomic_load_explicit(&node->events.has, memory_order_acquire)) {
     return 0;
   }
   size_t count = 0;
@@ -267,14 +267,14 @@ size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
     count++;
   }
   if (!kvf_core_has_event(node->core)) {
-    if (node->event_fd_readable) {
+    if (node->events.fd_readable) {
       uint64_t value;
       /* NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection): it holds one, so this does not wait */
-      ssize_t got = read(node->event_fd, &value, sizeof(value));
+      ssize_t got = read(node->events.fd, &value, sizeof(value));
       (void)got;
-      node->event_fd_readable = false;
+      node->events.fd_readable = false;
     }
-    atomic_store_explicit(&node->has_events, false, memory_order_relaxed);
+    atomic_store_explicit(&node->events.has, false, memory_order_relaxed);
   }
   kvf_node_leave(node, now_ns);
   return count;

@@ -36,6 +36,39 @@ typedef struct kvf_ordering kvf_ordering;       /* ordering.c */
 #define KVF_NODE_REASONS 9
 extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 
+/* When the control thread is to look at the core. */
+typedef struct kvf_node_clock {
+  kvf_control *control;
+  int wake_fd;             /* wakes the control thread; -1: there is none yet */
+  bool wants_wake;         /* under the lock, as the next: the control thread has something to do */
+  uint64_t armed_ns;       /* until when the control thread sleeps */
+  uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
+} kvf_node_clock;
+
+/* What is registered, and what stands by it. */
+typedef struct kvf_node_memory {
+  pthread_mutex_t lock; /* one registration or its end at a time; taken before the node's */
+  bool is_set;          /* the transports have it */
+  kvf_region *regions;
+  uint32_t regions_count;
+  uint64_t generation;          /* of the last registration, or try of one */
+  kvf_memory_devices devices;   /* under the node's lock: where it is */
+  void *fence_table;            /* config.lease_slots entries */
+  int fence_fd;                 /* its file; -1: none */
+  kvf_checksummer *checksummer; /* while there is memory; NULL: option checksum is off */
+  kvf_ordering *ordering;       /* under the node's lock; NULL: this memory knows no ordering points */
+  uint64_t last_point;          /* under the node's lock: the number that a load's was given last */
+} kvf_node_memory;
+
+/* That the engine has events to take. */
+typedef struct kvf_node_events {
+  int fd;
+  bool fd_wanted;   /* under the lock: somebody has asked for it */
+  bool fd_readable; /* under the lock */
+  atomic_bool has;
+  atomic_uint may_assist; /* without the lock: kvf_node_poll() has small reads of these transports to look after */
+} kvf_node_events;
+
 struct kvf_node {
   pid_t owner; /* a forked child has only a copy of it */
   kvf_config config;
@@ -50,40 +83,22 @@ struct kvf_node {
   kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
-  kvf_core *core;       /* under the lock, like all down to `control` */
+  kvf_core *core;       /* under the lock, like all down to `closing` */
   kvf_node_link *links; /* by path */
   kvf_list dials;
-  bool caller_helps;       /* the thread that holds the lock is a caller's, which may copy small reads itself */
-  uint32_t small_reads;    /* a bit for each transport that has got reads that wait for assist() */
-  bool wants_wake;         /* the control thread has something to do */
-  bool closing;            /* effects are not carried out any more */
-  uint64_t armed_ns;       /* until when the control thread sleeps */
-  uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
+  bool caller_helps;             /* the thread that holds the lock is a caller's, which may copy small reads itself */
+  uint32_t small_reads;          /* a bit for each transport that has got reads that wait for assist() */
+  uint64_t connections_accepted; /* by the transports */
+  uint64_t connections_ended[KVF_NODE_REASONS];
+  bool closing; /* effects are not carried out any more */
 
-  kvf_control *control;
-  int wake_fd;               /* wakes the control thread; -1: there is none yet */
   uint32_t transports_count; /* set once: at open, or, of a node that does not listen, when it first has memory */
   kvf_transport *transports[KVF_TRANSPORTS_MAX];
-  uint32_t transports_used;      /* a bit for each that has our memory: the others are left out */
-  uint64_t connections_accepted; /* by the transports; under the lock, like the next */
-  uint64_t connections_ended[KVF_NODE_REASONS];
-  void *fence_table; /* config.lease_slots entries */
-  int fence_fd;      /* its file; -1: none */
-  kvf_region *regions;
-  uint32_t regions_count;
-  kvf_checksummer *checksummer;  /* while there is memory; NULL: option checksum is off */
-  kvf_ordering *ordering;        /* under the lock; NULL: this memory knows no ordering points */
-  uint64_t last_point;           /* under the lock: the number that a load's was given last */
-  kvf_memory_devices devices;    /* under the lock: where it is */
-  bool memory_set;               /* the transports have it */
-  uint64_t generation;           /* of the last registration, or try of one */
-  pthread_mutex_t register_lock; /* one registration or its end at a time; taken before `lock` */
+  uint32_t transports_used; /* a bit for each that has our memory: the others are left out */
 
-  int event_fd;
-  bool event_fd_wanted;   /* under the lock: somebody has asked for it */
-  bool event_fd_readable; /* likewise */
-  atomic_bool has_events;
-  atomic_uint may_assist; /* likewise: kvf_node_poll() has small reads to look after */
+  kvf_node_clock clock;
+  kvf_node_memory memory;
+  kvf_node_events events;
 };
 
 /* A load begins with a deadline that is earlier than what the control thread waits for, and ends long before it. Woken

@@ -91,16 +91,16 @@ static void submit(kvf_node *node, kvf_ordered *ordered, kvf_checksummer_job *jo
 {
   if (ordered != NULL) {
     ordered->job = job;
-    kvf_ordering_submit(node->ordering, ordered);
+    kvf_ordering_submit(node->memory.ordering, ordered);
   } else if (job != NULL) {
-    kvf_checksummer_submit(node->checksummer, job);
+    kvf_checksummer_submit(node->memory.checksummer, job);
   }
 }
 
 /* Under the lock: whether the memory, if there is any, knows points such as this one. */
 static bool knows(const kvf_node *node, const kvf_ordered *ordered)
 {
-  return ordered == NULL || node->ordering != NULL;
+  return ordered == NULL || node->memory.ordering != NULL;
 }
 
 kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
@@ -377,12 +377,12 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
   }
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter_to_help(node);
-    const uint64_t point = ordered == NULL ? 0 : ++node->last_point;
+    const uint64_t point = ordered == NULL ? 0 : ++node->memory.last_point;
     status = knows(node, ordered) ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : KVF_INVALID;
     if (status == KVF_OK && ordered != NULL) {
       ordered->number = point;
       ordered->request_id = load->request_id;
-      kvf_ordering_submit(node->ordering, ordered);
+      kvf_ordering_submit(node->memory.ordering, ordered);
       ordered = NULL;
     }
     kvf_node_leave(node, now_ns);

@@ -101,7 +101,7 @@ TEST(number_of_regions_is_bounded)
 
 static uint64_t generation_of(const kvf_node *node)
 {
-  const kvf_fence_head *head = node->fence_table;
+  const kvf_fence_head *head = node->memory.fence_table;
   return head->generation;
 }
 
@@ -129,7 +129,7 @@ TEST(nodes_that_do_not_listen_may_have_memory)
 {
   kvf_node *node = open_node("", 0, 1);
   const kvf_region region = region_of(0);
-  assert_null(node->fence_table);
+  assert_null(node->memory.fence_table);
   assert_int_equal(node->transports_count, 0);
   assert_true(node->core->peers.is_control);
   for (int turn = 0; turn < 2; turn++) {

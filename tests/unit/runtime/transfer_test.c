@@ -33,7 +33,7 @@ static kvf_blocks blocks_of_ticket(void)
 
 static uint64_t fence_word(uint32_t slot)
 {
-  return kvf_fence_load(p.producer.node->fence_table, slot).word;
+  return kvf_fence_load(p.producer.node->memory.fence_table, slot).word;
 }
 
 /* ---- mistakes ---- */
