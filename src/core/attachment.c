@@ -1,3 +1,4 @@
+/* Attachments: a ticket's leases, kept alive at every rank of their producers, and told the end. */
 #include "core/attachment.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* A circuit breaker: closed, open, half-open. */
 #include "core/breaker.h"
 
 #include <assert.h>

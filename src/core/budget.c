@@ -1,3 +1,4 @@
+/* A token bucket. */
 #include "core/budget.h"
 
 #include "base/time.h"

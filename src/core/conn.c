@@ -1,3 +1,4 @@
+/* Control connections: ids and outboxes. */
 #include "core/conn.h"
 
 #include <assert.h>

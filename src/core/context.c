@@ -1,3 +1,4 @@
+/* What engines compare before they exchange blocks, lines for the log, and random numbers. */
 #include "core/context.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* The core's door: each input goes to its machine, and what the machines say goes to each other and to the runtime. */
 #include "core/core.h"
 
 #include <assert.h>

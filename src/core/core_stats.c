@@ -1,3 +1,4 @@
+/* Names and values of the core's counters. */
 #include "core/core.h"
 #include "core/core_state.h"
 

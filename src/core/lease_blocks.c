@@ -1,3 +1,4 @@
+/* Blocks under lease, counted once each. */
 #include "core/lease_blocks.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Slots and ids for leases (control node). */
 #include "core/lease_slots.h"
 
 #include <assert.h>

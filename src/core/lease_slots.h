@@ -52,7 +52,7 @@ void kvf_lease_slots_name(kvf_lease_slots *slots, uint64_t lease_id, const kvf_b
 kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id);
 
 /* The ranks of the mask have ended the lease, of an engine with these. KVF_OK: all have, and it is released. KVF_AGAIN:
- * not all. KVF_NOT_FOUND: as above. KVF_INVALID: no rank, or none of the engine's. */
+ * not all. KVF_NOT_FOUND: not reserved, or released already. KVF_INVALID: no rank, or none of the engine's. */
 KVF_MUST_USE kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t lease_id, uint64_t ranks_mask,
                                               uint32_t ranks);
 

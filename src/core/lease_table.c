@@ -1,3 +1,4 @@
+/* Leases of a producer rank: from publishing to giving back. */
 #include "core/lease_table.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Loads of a consumer rank: their slices, chunks, stall clocks, outcome and release. */
 #include "core/load.h"
 
 #include <assert.h>
@@ -40,11 +41,10 @@ typedef enum kvf_slice_state {
 
 struct kvf_slice {
   kvf_open_load *load;
-  kvf_peer *peer;        /* which it holds */
-  kvf_fence_claim claim; /* what its fence must say */
-  kvf_rank_share share;  /* the heads and layers that it reads, there and here */
-  /* By group: of one head of one block, of its layers, on average. */
-  const uint64_t *head_bytes;
+  kvf_peer *peer;                      /* which it holds */
+  kvf_fence_claim claim;               /* what its fence must say */
+  kvf_rank_share share;                /* the heads and layers that it reads, there and here */
+  uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of one block, of its layers, on average */
   kvf_slice_state state;
   uint32_t link_id;     /* that its next reads take */
   uint64_t chunk_bytes; /* of its chunks */
@@ -86,7 +86,7 @@ struct kvf_open_load {
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;
-  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; TOLD: release_timeout_ms */
+  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; DECIDED: release_timeout_ms */
   bool overdue;
 
   /* Of its present source. */
@@ -99,8 +99,7 @@ struct kvf_open_load {
   uint32_t slices_count;
   uint32_t slices_open;
   uint32_t cuts;     /* slices of one rank, at most: they follow each other */
-  kvf_slice *slices; /* and behind them their chunks, bitmaps and sizes */
-  uint64_t *sizes;   /* room for each slice's head_bytes */
+  kvf_slice *slices; /* and behind them their chunks and bitmaps */
   kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
   kvf_list ready_slices;
   uint32_t reads_in_flight;
@@ -839,15 +838,14 @@ void kvf_loads_on_pong(kvf_peer *peer)
 
 /* ---- start: from the first source, then from others ---- */
 
-/* The slices with their chunks, bitmaps and sizes, in one allocation. */
+/* The slices with their chunks and bitmaps, in one allocation. */
 static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
   const size_t chunks_each = loads->context->config.chunks_in_flight / load->cuts;
   const size_t words = kvf_bitmap_words(load->items_count);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
   const size_t bitmaps_at = chunks_at + slices_count * chunks_each * sizeof(kvf_load_chunk);
-  const size_t sizes_at = bitmaps_at + slices_count * 3 * words * sizeof(uint64_t);
-  char *memory = calloc(1, sizes_at + slices_count * KVF_GROUPS_MAX * sizeof(uint64_t));
+  char *memory = calloc(1, bitmaps_at + slices_count * 3 * words * sizeof(uint64_t));
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
@@ -855,7 +853,6 @@ static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size
   uint64_t *bitmaps = (void *)(memory + bitmaps_at);
   load->slices = (void *)memory;
   load->slices_count = (uint32_t)slices_count;
-  load->sizes = (void *)(memory + sizes_at);
   for (size_t i = 0; i < slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
     kvf_list_init(&slice->by_peer);
@@ -882,22 +879,21 @@ static bool is_like(const kvf_rank_share *share, const kvf_layers *layers, uint3
   return share->layers.first == layers->first && share->layers.count == layers->count && share->dealt <= dealt;
 }
 
-/* Slices of a stage, which follow each other, have theirs in common. */
-static void measure_slices(const kvf_loads *loads, kvf_open_load *load)
+/* The pool has been measured once, and slices of a stage, which follow each other, are alike. */
+static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
 {
-  const kvf_pool *pool = loads->pool;
-  for (uint32_t i = 0; i < load->slices_count; i++) {
-    kvf_slice *slice = &load->slices[i];
-    const kvf_rank_share *share = &slice->share;
-    if (is_like(share, &pool->holding.layers, pool->holding.deal.ranks)) {
-      slice->head_bytes = pool->head_bytes;
-    } else if (i > 0 && is_like(share, &slice[-1].share.layers, slice[-1].share.dealt)) {
-      slice->head_bytes = slice[-1].head_bytes;
-    } else {
-      uint64_t *sizes = load->sizes + (size_t)i * KVF_GROUPS_MAX;
-      kvf_pages_head_bytes(&pool->pages, &pool->holding, &share->layers, share->dealt, sizes);
-      slice->head_bytes = sizes;
-    }
+  const kvf_rank_share *share = &slice->share;
+  const kvf_slice *before = slice > slice->load->slices ? slice - 1 : NULL;
+  const uint64_t *known = NULL;
+  if (is_like(share, &pool->holding.layers, pool->holding.deal.ranks)) {
+    known = pool->head_bytes;
+  } else if (before != NULL && is_like(share, &before->share.layers, before->share.dealt)) {
+    known = before->head_bytes;
+  }
+  if (known != NULL) {
+    memcpy(slice->head_bytes, known, sizeof(slice->head_bytes));
+  } else {
+    kvf_pages_head_bytes(&pool->pages, &pool->holding, &share->layers, share->dealt, slice->head_bytes);
   }
 }
 
@@ -933,10 +929,10 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     return;
   }
   load->slices_open = load->slices_count;
-  measure_slices(loads, load);
   kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
+    measure_slice(loads->pool, slice);
     choose_chunk_bytes(loads, slice);
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
     wait_link(loads, now_ns, slice);
@@ -1236,7 +1232,7 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
   return true;
 }
 
-/* A chunk of the load whose turn it is, then the turn is the next one's; likewise for the slices of a load. */
+/* A chunk of the load, and of its slice, whose turn it is; then the turn is the next one's. */
 bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
 {
   while (!kvf_list_is_empty(&loads->ready)) {

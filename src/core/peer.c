@@ -1,3 +1,4 @@
+/* Peers: dials, handshakes, links, breakers; and those that the option peers names. */
 #include "core/peer.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* The verdict on a request: use, recompute or fail. */
 #include "core/policy.h"
 
 #include "base/time.h"

@@ -1,3 +1,4 @@
+/* Reports and releases of an engine's ranks, merged. */
 #include "core/ranks.h"
 
 #include "kvferry/consumer.h"

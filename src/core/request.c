@@ -1,3 +1,4 @@
+/* Requests of a control node: from the ticket to the verdict and the release. */
 #include "core/request.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Sessions: handshakes and frames of accepted connections. */
 #include "core/session.h"
 
 #include <assert.h>

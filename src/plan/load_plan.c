@@ -1,3 +1,4 @@
+/* Which blocks a load reads, and how few large ones are cut by layers. */
 #include "plan/load_plan.h"
 
 /* The wanted ones of some blocks of a group, whose first one is `ids`-th of the ticket's. */

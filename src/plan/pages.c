@@ -184,7 +184,7 @@ typedef struct pairing {
   kvf_pair *pairs;
   const kvf_pages *local;
   const kvf_pages *remote;
-  uint64_t here[KVF_PARTS_MAX / 64]; /* parts that are paired; likewise the next */
+  uint64_t here[KVF_PARTS_MAX / 64]; /* parts that are paired, on this side and on the other */
   uint64_t there[KVF_PARTS_MAX / 64];
   char *message;
 } pairing;

@@ -120,7 +120,7 @@ KVF_MUST_USE kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
 
 /* Heads of a part, counted in each rank's own. */
 typedef struct kvf_head_range {
-  uint64_t remote; /* wraps below 0 where the rank does not have it, like the next */
+  uint64_t remote; /* this and `local` wrap below 0 where the rank does not have them */
   uint64_t local;
   uint64_t count;
 } kvf_head_range;
@@ -138,7 +138,7 @@ kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair);
 typedef struct kvf_segment {
   uint32_t local_region;
   uint32_t remote_region;
-  uint64_t local_offset; /* from the region's base, like the next */
+  uint64_t local_offset; /* this and remote_offset: from the region's base */
   uint64_t remote_offset;
   uint64_t bytes;
 } kvf_segment;

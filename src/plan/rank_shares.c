@@ -1,3 +1,4 @@
+/* Which ranks of a producer are read, and which heads and tokens of each. */
 #include "plan/rank_shares.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Where an engine of several nodes listens, from the environment and from its number. */
 #include "kvferry/address.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* What `kvferry check` asks: of another node who it is, what it speaks and how fast; of this host, its memory. */
 #include "kvferry/check.h"
 
 #include <errno.h>

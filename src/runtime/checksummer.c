@@ -1,3 +1,4 @@
+/* The thread that makes checksums of what a node publishes. */
 #include "runtime/checksummer.h"
 
 #include <stdlib.h>

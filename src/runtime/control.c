@@ -1,3 +1,4 @@
+/* The control thread: its loop, its sockets, its clock. */
 #include "runtime/control.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads and writes frames on one control connection. */
 #include "runtime/control_socket.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Reads the shared key. */
 #include "runtime/key_file.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Opens the sockets that a node listens on, and hands on what connects to them. */
 #include "runtime/listener.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* The thread that writes log lines. */
 #include "runtime/log_sink.h"
 
 #include <errno.h>

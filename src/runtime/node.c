@@ -1,3 +1,4 @@
+/* A node: opened, closed, and asked for its figures and events. */
 #include "kvferry/node.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* On which processors a rank's threads are to run. */
 #include "runtime/numa.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Publications and loads that wait for an ordering point. */
 #include "runtime/ordering.h"
 
 #include <stdlib.h>

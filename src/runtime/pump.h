@@ -40,8 +40,8 @@ extern const kvf_status kvf_node_reasons[KVF_NODE_REASONS];
 typedef struct kvf_node_clock {
   kvf_control *control;
   int wake_fd;             /* wakes the control thread; -1: there is none yet */
-  bool wants_wake;         /* under the lock, as the next: the control thread has something to do */
-  uint64_t armed_ns;       /* until when the control thread sleeps */
+  bool wants_wake;         /* under the node's lock: the control thread has something to do */
+  uint64_t armed_ns;       /* under the node's lock: until when the control thread sleeps */
   uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
 } kvf_node_clock;
 
@@ -111,8 +111,8 @@ void kvf_node_wake(const kvf_node *node);
 
 /* Takes the lock; returns the time for the input that follows. */
 uint64_t kvf_node_enter(kvf_node *node);
-/* Likewise, for an input after which the core draws a nonce, an id or a token: with fresh random bytes for it. False:
- * the system has none, and the lock is not taken. */
+/* Takes the lock, for an input after which the core draws a nonce, an id or a token: with fresh random bytes for it.
+ * False: the system has none, and the lock is not taken. */
 KVF_MUST_USE bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns);
 /* As kvf_node_enter(), for a caller whose thread may copy small reads in kvf_node_leave(). The library's threads must
  * not: a copy can be stuck in the kernel, and the clock and the other peers do not wait for it. */

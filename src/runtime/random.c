@@ -1,3 +1,4 @@
+/* Random bytes of the system. */
 #include "runtime/random.h"
 
 #include <errno.h>
