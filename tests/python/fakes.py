@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from vllm.config import CacheConfig, KVTransferConfig, LoadConfig, ModelConfig, ParallelConfig, VllmConfig
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -24,10 +25,12 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 
 from kvferry import Error, _kvferry
-from kvferry.vllm import updates
+from kvferry.vllm import engine_core, scheduler, worker
+from kvferry.vllm.content import updates
+from kvferry.vllm.content.prompts import Prompts
+from kvferry.vllm.content.weights import Weights
 from kvferry.vllm.contract import source_of
-from kvferry.vllm.requests import Prompts
-from kvferry.vllm.weights import Weights
+from kvferry.vllm.transfers import core
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
@@ -287,7 +290,8 @@ def take_errors(scheduler: Any) -> set[str]:
 
 
 def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = (), loads_first: bool = False) -> None:
-    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first, set(updates.KEEP_WEIGHTS))
+    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first)
+    side.content.learn_calls(set(updates.KEEP_WEIGHTS))
 
 
 def image_feature(identifier: str) -> MultiModalFeatureSpec:
@@ -376,3 +380,47 @@ def prompts(weights_id: str = "toy") -> Prompts:
     weights = Weights(None, None, weights_id)
     weights.begin()
     return Prompts(vllm_config(), weights)
+
+
+class FakeConnector(SimpleNamespace):
+    """Ours, as the wrapped methods of EngineCore know it."""
+
+
+class FakeEngine:
+    """An EngineCore with both of our sides, over nodes that do as they are told. `ok`: vLLM's own reset finds its pool empty."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, options: dict[str, Any] | None = None) -> None:
+        self.node: Any = FakeNode()
+        self.node.ranks = ranks
+        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.node)
+        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+        self.side = scheduler.Scheduler(vllm_config(ranks=ranks, options=options), kv_cache_config())
+        self.nodes = [FakeNode() for _ in range(ranks)]
+        self.workers = []
+        for rank, node in enumerate(self.nodes):
+            monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
+            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
+            self.workers.append(worker.Worker(vllm_config(ranks=ranks, options=options), kv_cache_config()))
+        self.manager = FakeManager()
+        self.manager.groups = ([5, 6, 7],)
+        self.ok = True
+        self.scheduler = vllm_scheduler(self.manager, FakeConnector(_scheduler=self.side))
+        self.scheduler.reset_prefix_cache = self.reset
+        self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
+        self.vllm_config = SimpleNamespace(lora_config=None)
+        join(self.side, self.scheduler, [b"address"] * ranks, self.workers)
+
+    def reset(self, reset_connector: bool, reset_running_requests: bool = False) -> bool:
+        return self.ok
+
+    def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
+        if method is updates.own_methods:
+            return [set(updates.KEEP_WEIGHTS) for _ in self.workers]
+        assert method is core.on_worker and args[0] is FakeConnector
+        if args[1] == "address":
+            return [b"address %d" % rank for rank, _ in enumerate(self.workers)]
+        return [getattr(one, args[1])(*args[2:]) for one in self.workers]
+
+    def around(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """vLLM's method, which is `call` here, as it is wrapped."""
+        return engine_core.around(FakeConnector, name)(call, self, *args, **kwargs)

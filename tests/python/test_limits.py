@@ -21,9 +21,10 @@ from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import digests, weights as engine_weights  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
-from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.layout import check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.split import Split  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
-from kvferry.vllm.requests import Prompts  # noqa: E402
+from kvferry.vllm.content.prompts import Prompts  # noqa: E402
 from vllm import config as vllm_configs  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402

@@ -13,23 +13,11 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import (  # noqa: E402
-    FakeBlocks,
-    FakeFailures,
-    FakeManager,
-    FakeNode,
-    event,
-    join,
-    kv_cache_config,
-    request,
-    step,
-    vllm_config,
-    vllm_scheduler,
-)
+from fakes import FakeBlocks, FakeEngine, event, request, step  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import adapters, engine_core, scheduler, worker  # noqa: E402
-from kvferry.vllm.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
 from kvferry.engine.messages import NoIdentity  # noqa: E402
+from kvferry.vllm.content import adapters  # noqa: E402
+from kvferry.vllm.content.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from vllm.config.lora import LoRAConfig  # noqa: E402
 from vllm.lora.lora_model import LoRAModel  # noqa: E402
@@ -173,33 +161,13 @@ def test_two_engines_of_a_process_are_two(tmp_path: Path) -> None:
 
 # ---- the scheduler's side ----
 
-class Engine:
-    """Both sides, with one or two ranks whose vLLM has read what they are told."""
+class Engine(FakeEngine):
+    """With one or two ranks whose vLLM has read what they are told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1) -> None:
-        control = FakeNode()
-        control.ranks = ranks
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
-        self.side = scheduler.Scheduler(vllm_config(ranks=ranks), kv_cache_config())
-        self.manager = FakeManager()
-        self.manager.groups = ([5, 6, 7],)
-        join(self.side, vllm_scheduler(self.manager), [])
-        self.node: Any = self.side._node
-        self.workers: list[Any] = []
+        super().__init__(monkeypatch, ranks)
         self.loras: list[dict[int, Any]] = [{} for _ in range(ranks)]
-        for rank in range(ranks):
-            monkeypatch.setattr(worker, "open_node", lambda *arguments: FakeNode())
-            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
-            self.workers.append(worker.Worker(vllm_config(ranks=ranks), kv_cache_config()))
-        self.ok = True
-        connector = SimpleNamespace(_scheduler=self.side)
-        self.scheduler = SimpleNamespace(connector=connector, get_kv_connector=lambda: connector, requests={},
-                                         finished_recving_kv_req_ids=set(), reset_prefix_cache=lambda reset_connector: self.ok,
-                                         _free_blocks=lambda request: None)
-        self.model_executor = SimpleNamespace(collective_rpc=lambda method, args: [getattr(one, *args)() for one in self.workers])
-        self.vllm_config = SimpleNamespace(lora_config=LoRAConfig(max_lora_rank=8, max_loras=1))
+        self.vllm_config.lora_config = LoRAConfig(max_lora_rank=8, max_loras=1)
 
     def read(self, digests: str, lora_id: int = 1) -> None:
         """By rank: a letter each; a blank drops it."""
@@ -257,7 +225,7 @@ class Engine:
         return self.side._producer._counters.take().get(of, {})
 
     def call(self, name: str, *args: Any, meanwhile: Callable[[], None] = lambda: None) -> None:
-        engine_core._for_ours(engine_core.WRAPPERS[name])(lambda *given: meanwhile(), self, *args)
+        self.around(name, lambda *given: meanwhile(), *args)
 
 
 class Holds:
@@ -327,7 +295,7 @@ def test_no_ticket_if_another_one_was_read_between_chunks(engine: Engine, betwee
     for content in between:
         engine.read(content)
     engine.step()
-    engine.side.cache_is_empty()
+    engine.side.content.cache_is_empty()
     assert not engine.prefill(a, begun=32).publish
     assert engine.reasons("no_tickets") == {"lora_changed": 1}
 

@@ -478,9 +478,9 @@ def test_leases_that_are_out(sides: Sides) -> None:
 
 
 def test_weights_without_an_identity_are_not_ready(sides: Sides) -> None:
-    sides.scheduler.weights_change("reload_weights")
+    sides.scheduler.content.weights_change("reload_weights")
     assert "no identity" in state_of(sides)["why_not"][0]
-    sides.scheduler.weights_named("v2")
+    sides.scheduler.content.weights_named("v2")
     assert state_of(sides)["ready"]
 
 

@@ -28,8 +28,9 @@ from fakes import (  # noqa: E402
 )
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, engine_core, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
+from kvferry.vllm.transfers.core import own  # noqa: E402
 from sides import host_memory  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
@@ -269,8 +270,8 @@ def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
 
 
 def test_our_side_is_found_by_the_engine_core(engine: Engine) -> None:
-    own = engine_core._own(engine.connector)
-    assert own is not None and own._scheduler is engine.side and not engine.side._alone
+    found = own(engine.connector, KVFerryConnector)
+    assert found is not None and found._scheduler is engine.side and not engine.side._alone
 
 
 def test_stats_are_found_by_name() -> None:

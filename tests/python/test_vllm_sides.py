@@ -32,12 +32,13 @@ from kvferry import Load, Node, Publication, Region, _kvferry, check  # noqa: E4
 from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import boundary, consumer, messages, producer  # noqa: E402
 from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, requests, scheduler, worker  # noqa: E402
+from kvferry.vllm.content import identity  # noqa: E402
 from kvferry.vllm.groups import first_needed_block, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Pool, layer_specs  # noqa: E402
-from kvferry.vllm.requests import Prompts  # noqa: E402
+from kvferry.vllm.content.prompts import Prompts  # noqa: E402
 from kvferry.vllm.scheduler import News, Orders  # noqa: E402
-from kvferry.vllm.weights import Weights  # noqa: E402
+from kvferry.vllm.content.weights import Weights  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402

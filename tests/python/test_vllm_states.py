@@ -18,7 +18,8 @@ import torch  # noqa: E402
 from engines import make_prompt, pack, wait_for  # noqa: E402
 from fakes import spec as attention_spec  # noqa: E402
 from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
-from kvferry.vllm.layout import APART, LayoutError, Pool, Split, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.layout import APART, LayoutError, Pool, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.split import Split  # noqa: E402
 from kvferry.vllm.states import groups_of_all_layers  # noqa: E402
 from sides import of_stage  # noqa: E402
 from test_vllm_layouts import BLOCKS, LAYERS, backend_of, lay_out, named_by, spec_of  # noqa: E402

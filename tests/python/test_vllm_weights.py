@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from kvferry.engine import digest_file, digests, weights as engine_weights  # noqa: E402
-from kvferry.vllm import weights  # noqa: E402
-from kvferry.vllm.weights import Weights  # noqa: E402
+from kvferry.vllm.content import weights  # noqa: E402
+from kvferry.vllm.content.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
 
 LIMIT_S = 10.0

@@ -14,9 +14,9 @@ from kvferry.engine.messages import News, NoIdentity, log_left_out
 from kvferry.engine.metrics import Counters, Meter
 
 from .config import Config
+from .finder import Finder
 from .identity import Model, Prompts, identity_fields
 from .layout import Pool
-from .finder import Finder
 from .mailbox import MALFORMED, Done, Mailbox
 from .messages import Between, Handover, Parked, Step
 from .names import SchedulerBase

@@ -17,6 +17,7 @@ from kvferry.engine.boundary import all_of
 
 from . import seam
 from .config import carries_drafts, check_start, serves_tcp
+from .engine_core import install
 from .groups import without_drafts
 from .metrics import PromMetrics, Stats
 from .scheduler import News, Scheduler
@@ -54,6 +55,7 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             seam.say_start(features_off)
             self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), features_off)
+            install(vllm_config, KVFerryConnector)
         else:
             self._side = self._worker = Worker(vllm_config, kv_cache_config, features_off)
 

@@ -17,9 +17,10 @@ from kvferry.engine.metrics import Counters
 
 from . import seam
 from .config import in_flight
+from .content.prompts import Prompts
 from .groups import Groups
-from .layout import ranks_of
-from .requests import MEDIA_NAME, OPTIONS, Prompts, media_name_of, options_of, ticket_of
+from .requests import MEDIA_NAME, OPTIONS, media_name_of, options_of, ticket_of
+from .split import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

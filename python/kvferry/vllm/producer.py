@@ -13,10 +13,11 @@ from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from . import seam
-from .adapters import Content
 from .config import has_checksums, lease_wait_s
+from .content.adapters import Content
+from .content.prompts import Prompts
 from .groups import Groups
-from .requests import MEDIA_NAME, OPTIONS, TICKET, Prompts, shorten, wants_handover
+from .requests import MEDIA_NAME, OPTIONS, TICKET, shorten, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

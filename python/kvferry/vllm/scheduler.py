@@ -20,9 +20,8 @@ from kvferry.engine.metrics import Counters
 from kvferry.engine.questions import Questions
 from kvferry.engine.wakeup import Listener
 
-from . import seam, updates
+from . import seam
 from .config import (
-    KEEP_WEIGHTS,
     drain_grace_ms,
     error_status_of,
     harmless_rpcs,
@@ -33,27 +32,22 @@ from .config import (
     policy_of,
 )
 from .consumer import Consumer
+from .content.prompts import Prompts
+from .content.state import EngineContent
 from .contract import WOKEN
-from .engine_core import install
 from .middleware import Failures
 from .producer import Producer
-from .requests import Prompts, drop_params, mistake_in
+from .requests import drop_params, mistake_in
 
 if TYPE_CHECKING:
     from kvferry import Node
     from vllm.config import VllmConfig
-    from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
-
-CHANGE_WEIGHTS = (updates.RELOAD, *updates.UPDATE, "sleep")
-"""Calls that nobody takes for harmless."""
-SAID_MAX = 64
-"""Names of calls that are remembered, so that each is logged once."""
 
 
 @dataclass
@@ -104,10 +98,7 @@ class Scheduler(Control):
         self._can_be_woken = WOKEN not in features_off
         self._listener: Listener | None = None
         self._steps = self._steps_told = 0
-        self._weights_change = self._update_is_open = False
-        self._weights_id = ""
-        self._keep_weights = harmless_rpcs(vllm_config)
-        self._said: set[str] = set()
+        self.content = EngineContent(self._weights, prompts, counters, harmless_rpcs(vllm_config), self._give_up_started)
         self._last_words: list[str] = []
         self.joined = False
         self.stopped = self._stop_failed = False
@@ -120,13 +111,11 @@ class Scheduler(Control):
         self._questions: Questions | None = None
         self._begin_to_answer = partial(self._open_questions, vllm_config.kv_transfer_config.engine_id,
                                         drain_grace_ms(vllm_config), keys_of(vllm_config))
-        install(vllm_config)
 
     def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
-             loads_first: bool, keep_weights: set[str]) -> None:
+             loads_first: bool) -> None:
         """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, how
-        all of them are stopped, whether a step's loads may start before its forward, and which calls leave its weights
-        alone."""
+        all of them are stopped, and whether a step's loads may start before its forward."""
         seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
         self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
@@ -137,7 +126,6 @@ class Scheduler(Control):
         if policy is not None:
             logger.info(policy.line())
             self._consumer.defaults = {"policy": policy.name}
-        self._keep_weights |= keep_weights
         self._alone = seam.siblings_of(scheduler.connector) is None
         self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
         self._begin_to_answer()
@@ -200,7 +188,7 @@ class Scheduler(Control):
             drop_params(request)
             self._consumer.reject_params(request, mistake)
             return
-        if self._prompts.cache_is_old or self._prompts.adapters.some_are_old:
+        if self.content.cache_is_old:
             self._empty_cache()
         self._prompts.adapters.arrive(request)
         self._producer.arrive(request)
@@ -324,7 +312,7 @@ class Scheduler(Control):
         self._weights.close()
         super().close()
 
-    # ---- between steps: engine_core.py ----
+    # ---- between steps: transfers/calls.py ----
 
     def unload_waiting(self) -> None:
         """Prompts that are loaded and wait for a place are computed here."""
@@ -339,83 +327,14 @@ class Scheduler(Control):
         """No new leases until pause(False)."""
         self._producer.paused = self._consumer.refuses_for_now = paused
 
-    def keeps_weights(self, call: str) -> bool:
-        """Whether this call of the workers is known to leave the weights alone; no option says so of those that change them."""
-        return call in self._keep_weights and call not in CHANGE_WEIGHTS
-
-    def weights_change(self, call: str) -> None:
-        """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
-        waits is of the old ones."""
-        self._say_once(call)
-        self._update_is_open |= call in updates.UPDATE
-        self._forget_weights()
-
-    def _forget_weights(self) -> None:
-        self._weights_change = self._prompts.cache_is_old = True
-        self._weights.forget()
+    def _give_up_started(self) -> None:
         self._producer.forget_started()
         self._consumer.forget_waiting()
-
-    @property
-    def has_other_weights(self) -> bool:
-        """They are not those that a file of digests has named: until weights_disproved()."""
-        return self._weights.is_disproved
-
-    def weights_disproved(self) -> None:
-        """From now on no ticket and no load, until weights are loaded and read, or sent with a name."""
-        self._counters.add("weights_digest_mismatches", "")
-        self._forget_weights()
-
-    def _say_once(self, call: str) -> None:
-        if call in CHANGE_WEIGHTS or call in self._said or len(self._said) == SAID_MAX:
-            return
-        self._said.add(call)
-        logger.warning('kvferry: collective_rpc %r may change the weights: no tickets and no loads until they have a name '
-                       '("weights_id" among its kwargs, or vLLM\'s weight version), or are reloaded from files. If it leaves '
-                       'them alone, put it into the option "%s"', call, KEEP_WEIGHTS)
-
-    def weights_changed(self, call: str, weights_id: str, succeeded: bool) -> bool:
-        """False: with more calls they go on changing. What they are is said by weights_reloaded(), weights_named(), or a
-        weights_id. Nothing is carried before cache_is_empty()."""
-        self._weights_id = weights_id or (self._weights_id if call in updates.UPDATE_GOES_ON else "")
-        is_known = call in CHANGE_WEIGHTS
-        if is_known and not succeeded or call in updates.UPDATE and call != updates.UPDATE_ENDS:
-            return False
-        if self._update_is_open and not is_known:
-            return False
-        self._weights_change = self._update_is_open = False
-        if self._weights_id and succeeded:
-            self._weights.name(self._weights_id)
-        self._weights_id = ""
-        return True
-
-    def loads_configured(self, overrides: Any) -> None:
-        """vLLM's configuration has changed by these, or nobody knows how: None."""
-        self._weights.configure(overrides)
-
-    def weights_reloaded(self, from_files: tuple[bool, str | None], loaded_from_ns: int) -> None:
-        """vLLM has loaded them since then: updates.reloads_from()."""
-        reads_files, path = from_files
-        if reads_files:
-            self._weights.reload(loaded_from_ns, path)
-
-    def weights_named(self, version: str) -> None:
-        """Whoever has sent them has named them."""
-        self._weights.name(version)
-
-    def adapter_called(self, lora: LoRARequest) -> bool:
-        """A call has had it read; whether blocks of another content may be cached under its name and path."""
-        self._prompts.adapters.called(lora)
-        return self._prompts.adapters.would_be_old(lora)
-
-    def cache_is_empty(self) -> None:
-        self._prompts.cache_is_old = self._weights_change
-        self._prompts.adapters.cache_is_empty()
 
     def _empty_cache(self) -> None:
         """vLLM's, of blocks of other weights or adapters, if no request uses any."""
         if self._alone and self._pool is not None and self._pool.reset_cache():
-            self.cache_is_empty()
+            self.content.cache_is_empty()
 
     def shutting_down(self) -> None:
         """vLLM lets its requests end, and takes no more."""

@@ -15,9 +15,10 @@ from kvferry.engine.log import logger
 from kvferry.engine.messages import News, Orders
 
 from . import contract, seam
-from .adapters import Adapter, Content, loaded_adapters
 from .config import has_checksums, open_node
-from .layout import Pool, check_checksums, pool_of, ranks_of, split_of
+from .content.adapters import Adapter, Content, loaded_adapters
+from .layout import Pool, check_checksums, pool_of, split_of
+from .split import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -20,7 +20,7 @@ import torch
 
 from kvferry.engine.log import limited
 
-from . import seam
+from .. import seam
 
 if TYPE_CHECKING:
     from vllm.config.lora import LoRAConfig
