@@ -23,7 +23,7 @@ from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import check_checksums, pool_of  # noqa: E402
 from kvferry.vllm.split import Split  # noqa: E402
-from kvferry.engine.messages import NoIdentity  # noqa: E402
+from kvferry.engine.messages import NotCarried  # noqa: E402
 from kvferry.vllm.content.prompts import Prompts  # noqa: E402
 from vllm import config as vllm_configs  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
@@ -198,7 +198,7 @@ def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_prompts() -> None:
     def of(engine: Prompts, **fields: Any) -> str:
         found = engine.of(request("a", 20, **fields))
-        return found.value if isinstance(found, NoIdentity) else "an identity"
+        return found.value if isinstance(found, NotCarried) else "an identity"
 
     counting = vllm_config()
     counting.model_config.multimodal_config = stand_in(MultiModalConfig, mm_processor_cache_gb=0)

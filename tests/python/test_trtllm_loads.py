@@ -412,7 +412,7 @@ def test_the_beginning_of_an_offer_that_another_request_has_computed(world: Worl
     (0, 4, range(8, 16)), (8, 12, range(12, 16)), (0, 12, range(12, 16)), (12, 20, range(8, 12)), (9, 16, range(8, 12)), (8, 16, range(8, 8)),
     (0, 99, range(8, 8)), (16, 20, range(8, 16)), (12, 12, range(8, 16)), (10, 12, None), (8, 10, None)])
 def test_what_is_left_of_an_offer(world: World, start: int, end: int, left: range | None) -> None:
-    from kvferry.trtllm.offers import what_is_left
+    from kvferry.trtllm.loader import what_is_left
     if left is None:
         with pytest.raises(ValueError, match="cannot load the tokens 8 to 16"):
             what_is_left(range(8, 16), start, end, 4)
@@ -460,7 +460,7 @@ def test_a_lease_that_is_lost_between_its_offer_and_the_blocks(world: World, mon
         until(lambda: said, "the verdict")
         for event in said:
             tell(event)
-        assert not consumer._arrivals
+        assert not consumer._remote
         place(request, block_ids)
 
     monkeypatch.setattr(consumer, "on_event", said.append)

@@ -25,7 +25,7 @@ from trtllm_world import MODEL, SETTINGS, make_arguments
 
 from kvferry import _kvferry, check
 from kvferry.engine.config import ConfigError
-from kvferry.engine.messages import NoIdentity
+from kvferry.engine.messages import NotCarried
 from kvferry.trtllm.config import VARIABLE, Config, read_settings
 from kvferry.trtllm.deposit import deposit
 from kvferry.trtllm.identity import Model, Prompts, identity_fields
@@ -201,11 +201,11 @@ def test_weights_are_their_files(tmp_path: Path) -> None:
         prompts = Prompts(config, Model(config))
         prompts.loaded()
         end = time.monotonic() + 10
-        while prompts.of_tokens([1] * 9, None) is NoIdentity.WEIGHTS_UNKNOWN and time.monotonic() < end:
+        while prompts.of_tokens([1] * 9, None) is NotCarried.WEIGHTS_UNKNOWN and time.monotonic() < end:
             time.sleep(0.001)
         of.append(prompts.of_tokens([1] * 9, None))
         (tmp_path / "model.safetensors").write_bytes(b"others!")
-    assert NoIdentity.WEIGHTS_UNKNOWN not in of and of[0] != of[1]
+    assert NotCarried.WEIGHTS_UNKNOWN not in of and of[0] != of[1]
 
 
 # ---- how a pool lies ----

@@ -83,7 +83,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def breaks(monkeypatch: pytest.MonkeyPatch, hook: Any, on: Any, name: str = "", after: bool = False) -> list[str]:
     """The hook raises once, on this side, for this request. Holds its name when it has."""
     raised: list[str] = []
-    owner, method = (Scheduler, "fill") if after and hook is Scheduler.orders else (hook, "__wrapped__")  # what follows cannot fail
+    owner, method = (Scheduler, "collect") if after and hook is Scheduler.orders else (hook, "__wrapped__")  # what follows cannot fail
     work = getattr(owner, method)
 
     def broken(side: Any, *args: Any) -> Any:
@@ -274,8 +274,8 @@ def test_giving_up_that_fails_stops_all(engine: Callable[..., ModelEngine], monk
 
 # ---- hooks of all, and of ranks ----
 
-IN_A_STEP = [Scheduler.orders, Scheduler.update, Worker.before_forward, Worker.start_loads, Worker.publish, Worker.last_words,
-             Worker.answer, Worker.news]
+IN_A_STEP = [Scheduler.orders, Scheduler.update, Worker.before_forward, Worker.start_loads, Worker.publish, Worker.finished,
+             Worker.answer, Worker.report]
 OF_ALL = pytest.mark.parametrize("hook", IN_A_STEP, ids=lambda hook: hook.__qualname__)
 
 
@@ -482,7 +482,7 @@ BETWEEN = {
     "a configuration": ("collective_rpc", ("update_config",), "loads_configured"),
     "a version": ("set_weight_version", ("7",), "weights_named"),
     "an adapter": ("add_lora", (SimpleNamespace(),), "adapter_called"),
-    "an adapter's news": ("remove_lora", (1,), "take"),
+    "an adapter's news": ("remove_lora", (1,), "receive"),
 }
 BEFORE_IT = {"reset", "pause", "pause, its end", "shutdown", "sleep", "reload", "update", "an unknown call"}
 """What goes wrong does so before vLLM's own method runs."""
@@ -569,7 +569,7 @@ def test_an_end_that_nobody_can_be_sure_of_goes_through(monkeypatch: pytest.Monk
     assert engine.held == [5, 6, 7] and tracebacks == ["reset_prefix_cache"]
     with pytest.raises(Mistake):
         engine.workers[1].stop("why")
-    for hook in ("before_forward", "start_loads", "publish", "last_words", "answer"):
+    for hook in ("before_forward", "start_loads", "publish", "finished", "answer"):
         with pytest.raises(Mistake):
             getattr(engine.workers[1], hook)(None)
 
@@ -585,7 +585,7 @@ def test_adapters_of_which_nobody_knows(monkeypatch: pytest.MonkeyPatch, traceba
     monkeypatch.setattr(seam, "adapters_in_memory", _raise)
     lora = SimpleNamespace(id=1)
     assert adapters._load_adapter(lambda *args: lora, manager, SimpleNamespace(lora_name="x")) is lora
-    assert engine.workers[0].news().stopped and tracebacks == ["news"]
+    assert engine.workers[0].report().stopped and tracebacks == ["report"]
 
 
 # ---- the start ----

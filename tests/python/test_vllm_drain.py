@@ -494,12 +494,12 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
     sides.scheduler._ask_ranks = lambda: asked.append(1)
     [worker] = sides.workers
     node, worker._node = worker._node, SimpleNamespace(poll=lambda: [], healthy=lambda: False)
-    news = worker.news()
+    news = worker.report()
     worker._node = node
     assert not news.is_empty()
-    sides.scheduler.take([news])
+    sides.scheduler.receive([news])
     assert "not released" in state_of(sides)["why_not"][0] and asked
-    sides.scheduler.take([worker.news()])
+    sides.scheduler.receive([worker.report()])
     assert state_of(sides)["ready"]
 
 

@@ -196,7 +196,7 @@ def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatc
 
 def test_confirmations_of_a_step_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
-    engine.workers[0]._news.released.add(77)
+    engine.workers[0]._report.released.add(77)
     assert engine.workers[0].end_transfers(Ending(loads=[5])).released == {77, 5}
 
 
@@ -479,7 +479,7 @@ def test_disproved_and_a_rank_does_not_confirm(monkeypatch: pytest.MonkeyPatch, 
     assert engine.recomputed == [] and not engine.offers()
     assert any("has not been reset (1 leases, 1 loads)" in record.getMessage() for record in caplog.records)
     engine.polls[id(engine.nodes[1])] = 0
-    engine.side.take([engine.workers[1].news()])
+    engine.side.receive([engine.workers[1].report()])
     assert engine.held == [] and engine.side.settle() == {"b"}
 
 

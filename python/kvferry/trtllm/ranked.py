@@ -9,7 +9,7 @@ from kvferry import Point, _kvferry
 from kvferry import Staging as StagingMemory
 from kvferry.engine import worker
 from kvferry.engine.log import limited
-from kvferry.engine.messages import News
+from kvferry.engine.messages import RankReport
 
 from .config import Config
 from .layout import Pool
@@ -70,13 +70,13 @@ class Ranked(worker.Worker):
     def take_found(self) -> tuple[list[bytes], list[int]]:
         """What is new of them."""
         with self._lock:
-            news = self.news()
-            return news.reports, sorted(news.released)
+            report = self.report()
+            return report.reports, sorted(report.released)
 
     def abort(self, load_id: int) -> None:
         self.node.load_abort([load_id])
 
-    def finished(self, saving: list[int]) -> list[int]:
+    def finished_saving(self, saving: list[int]) -> list[int]:
         """Of the requests that the engine keeps, those whose lease has ended on this rank. It may be asked of them before
         they are handed over here."""
         with self._lock:
@@ -119,16 +119,16 @@ class Ranked(worker.Worker):
     def is_busy(self) -> bool:
         return bool(self._held)
 
-    def look(self) -> News | None:
+    def look(self) -> RankReport | None:
         """Of loads into the blocks the executor's thread asks by itself."""
         with self._lock:
             if self._loads_into_blocks:
                 self._poll()
                 return None
             self._start_held()
-            news = self.news()
-            self._ended |= news.ended
-            return None if news.is_empty() else news
+            report = self.report()
+            self._ended |= report.ended
+            return None if report.is_empty() else report
 
     def close(self) -> None:
         with self._lock:

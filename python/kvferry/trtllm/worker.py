@@ -158,7 +158,7 @@ class KVFerryWorker(WorkerBase):
         assert self._side is not None
         if self._rewinder is not None:
             return self._rewinder.exchange()
-        return self._side.finished(list(finished_gen_req_ids)), []
+        return self._side.finished_saving(list(finished_gen_req_ids)), []
 
     def rewind(self, requests: dict[int, Any]) -> None:
         """TensorRT-LLM's manager has acted on what get_finished() said; these have been loaded and can be scheduled."""

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 from vllm.v1.request import RequestStatus
 
-from kvferry.engine import messages
 from kvferry.engine.boundary import NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.drain import Drain, Look
 from kvferry.engine.log import logger
+from kvferry.engine.messages import RankReport, StepOrders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.questions import Questions
 from kvferry.engine.wakeup import Listener
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Orders(messages.Orders, KVConnectorMetadata):
+class StepMetadata(StepOrders, KVConnectorMetadata):
     pass
 
 
 @dataclass
-class News(KVConnectorWorkerMetadata):
-    ranks: list[messages.News] = field(default_factory=list)
+class RankReports(KVConnectorWorkerMetadata):
+    ranks: list[RankReport] = field(default_factory=list)
 
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
-        assert isinstance(other, News)
-        return News(self.ranks + other.ranks)
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> RankReports:
+        assert isinstance(other, RankReports)
+        return RankReports(self.ranks + other.ranks)
 
 
 LISTED_MAX = 32
@@ -99,7 +99,7 @@ class Scheduler(Control):
         self._listener: Listener | None = None
         self._steps = self._steps_told = 0
         self.content = EngineContent(self._weights, prompts, counters, harmless_rpcs(vllm_config), self._give_up_started)
-        self._last_words: list[str] = []
+        self._finished: list[str] = []
         self.joined = False
         self.stopped = self._stop_failed = False
         self._alone = True
@@ -154,8 +154,8 @@ class Scheduler(Control):
             self._ask_ranks()  # it may be over, and an idle engine would not hear of it
         return Look(len(self._scheduler.requests), self._producer.leases, why_not, peers_in_trouble(self._node))
 
-    def be_woken(self, wake: Callable[[], None], tell_ranks: Callable[[bytes], bool]) -> None:
-        """From now on an idle engine need not be stepped while its leases are out. tell_ranks() has each rank say, to this
+    def be_woken(self, wake: Callable[[], None], notify_ranks: Callable[[bytes], bool]) -> None:
+        """From now on an idle engine need not be stepped while its leases are out. notify_ranks() has each rank say, to this
         address, when it has news; False: some cannot."""
         def step() -> None:
             self._producer.has_news = True
@@ -163,7 +163,7 @@ class Scheduler(Control):
         if self._can_be_woken:
             self._ask_ranks = step
             self._listener = Listener(self._needs_step, step)
-            self._listener.start(tell_ranks(self._listener.address))
+            self._listener.start(notify_ranks(self._listener.address))
             self._producer.is_woken = True
             self._weights.on_disproved(step)
 
@@ -214,7 +214,7 @@ class Scheduler(Control):
         """Whether vLLM keeps the request until every rank has said its last word of it."""
         waits = self._consumer.leave(key)
         if waits:
-            self._last_words.append(key)
+            self._finished.append(key)
         return waits
 
     def give_up(self, request: Request) -> None:
@@ -227,33 +227,33 @@ class Scheduler(Control):
     def frees_soon(self) -> bool:
         return self._producer.frees_soon()
 
-    @of_all(lambda side, scheduler_output: Orders(last_words=side._take_last_words()))
-    def orders(self, scheduler_output: SchedulerOutput) -> Orders:
+    @of_all(lambda side, scheduler_output: StepMetadata(finished=side._take_finished()))
+    def orders(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """The step's orders to the workers."""
-        orders = Orders()
+        orders = StepMetadata()
         self._steps += 1
         self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
         self._producer.follow(orders, scheduler_output)
-        self.fill(orders)
-        orders.last_words = self._take_last_words()
+        self.collect(orders)
+        orders.finished = self._take_finished()
         if orders.load and self._loads_first:
             seam.start_loads_first(scheduler_output)
         return orders
 
-    def _take_last_words(self) -> list[str]:
-        words, self._last_words = self._last_words, []
+    def _take_finished(self) -> list[str]:
+        words, self._finished = self._finished, []
         return words
 
-    @of_all(lambda side, output: side._receive(output, side._take_given_back()))
+    @of_all(lambda side, output: side._deliver(output, side._take_given_back()))
     def update(self, output: KVConnectorOutput) -> None:
         """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
         the same set."""
-        if isinstance(output.kv_connector_worker_meta, News):
-            self.take(output.kv_connector_worker_meta.ranks)
+        if isinstance(output.kv_connector_worker_meta, RankReports):
+            self.receive(output.kv_connector_worker_meta.ranks)
         if not self.stopped:
-            self._receive(output, self.settle())
+            self._deliver(output, self.settle())
 
-    def _receive(self, output: KVConnectorOutput, keys: set[str]) -> None:
+    def _deliver(self, output: KVConnectorOutput, keys: set[str]) -> None:
         output.finished_recving = self._consumer.told(keys | (output.finished_recving or set()))
 
     @of_all(lambda side, outputs: None)
@@ -261,14 +261,14 @@ class Scheduler(Control):
         """These answers of a step are about to go out."""
         self._consumer.say_why(outputs)
 
-    def take(self, news: Iterable[messages.News]) -> None:
-        for one in news:
+    def receive(self, reports: Iterable[RankReport]) -> None:
+        for one in reports:
             if one.stopped:
                 self.stop(f"rank {one.rank}: {one.stopped}")
                 return
-            self._prompts.adapters.take(one.rank, one.adapters)
+            self._prompts.adapters.receive(one.rank, one.adapters)
             (self._unhealthy.discard if one.healthy else self._unhealthy.add)(one.rank)
-            super().take([one])
+            super().receive([one])
 
     def settle(self) -> set[str]:
         self._consumer.drop_other_adapters()

@@ -111,7 +111,7 @@ def _with_look(core: Core, call: Callable[..., Any], *args: Any) -> Any:
     finally:
         if seam.has_adapters(core.engine):
             with all_of(core.side, "adapters"):
-                core.side.take(core.on_ranks("news"))
+                core.side.receive(core.on_ranks("report"))
                 seam.receive(core.scheduler, core.side.settle())
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvferry import prompt_hash, prompt_set_model
 from kvferry.engine.log import logger
-from kvferry.engine.messages import NoIdentity
+from kvferry.engine.messages import NotCarried
 
 from .. import seam
 from ..split import ranks_of
@@ -48,28 +48,28 @@ class Prompts:
             logger.warning("kvferry: prompts with images are neither handed over nor loaded (images_unhashed): with "
                            "mm_processor_cache_gb 0 and no prefix caching vLLM does not hash images. Set one of the two.")
 
-    def of(self, request: Request, tokens: int | None = None) -> bytes | NoIdentity:
+    def of(self, request: Request, tokens: int | None = None) -> bytes | NotCarried:
         """Of its prompt's first tokens, or all."""
         if request.prompt_token_ids is None or request.prompt_embeds is not None or request.resumable:
-            return NoIdentity.NO_TOKEN_IDS
+            return NotCarried.NO_TOKEN_IDS
         if tokens == 0:
-            return NoIdentity.TOO_SHORT
+            return NotCarried.TOO_SHORT
         if request.mm_features and self._images_are_counted:
-            return NoIdentity.IMAGES_UNHASHED
+            return NotCarried.IMAGES_UNHASHED
         weights = self._weights.digest
         if weights is None:
-            return NoIdentity.WEIGHTS_UNKNOWN
+            return NotCarried.WEIGHTS_UNKNOWN
         if self.cache_is_old:
-            return NoIdentity.CACHE_OLD
+            return NotCarried.CACHE_OLD
         model = weights.encode()
         if request.mm_features:
             model += b"\0" + self.media_name.encode() + b"\0"
         if request.lora_request is not None:
             content = self.content(request)
             if content is None:
-                return NoIdentity.LORA_UNKNOWN
+                return NotCarried.LORA_UNKNOWN
             if self.adapters.cache_is_old(request.lora_request):
-                return NoIdentity.CACHE_OLD
+                return NotCarried.CACHE_OLD
             model += b"\0" + content.digest
         prompt = prompt_hash(array("I", request.prompt_token_ids[:tokens]).tobytes(), _salt(request))
         return prompt_set_model(prompt, model)

@@ -19,7 +19,7 @@ def join_first(core: Core, call: Callable[..., Any], *args: Any, **kwargs: Any) 
     if not side.joined:
         side.join(core.scheduler, core.on_ranks("address"), partial(core.on_ranks, "stop"), all(core.on_ranks("loads_first")))
         if seam.can_be_woken(engine):
-            side.be_woken(partial(seam.wake, engine), lambda address: all(core.on_ranks("tell", address)))
+            side.be_woken(partial(seam.wake, engine), lambda address: all(core.on_ranks("notify", address)))
     return call(*args, **kwargs)
 
 

@@ -65,7 +65,7 @@ class Core:
         ending = side.ending(loads)
         if not ending.leases and not ending.loads:
             return ""
-        side.take(self.on_ranks("end_transfers", ending))
+        side.receive(self.on_ranks("end_transfers", ending))
         left = side.not_ended(ending)
         if not left:
             seam.receive(self.scheduler, side.settle())  # there may be no step
