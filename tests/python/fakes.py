@@ -201,7 +201,7 @@ class FakeNode:
         return self.distributions
 
     def peers(self) -> list[Any]:
-        return [_kvferry.Peer((*peer[:4], list(map(_kvferry.Path, peer[4])), list(map(_kvferry.Number, peer[5]))))
+        return [_kvferry.Peer((*peer[:4], list(map(_kvferry.Link, peer[4])), list(map(_kvferry.Number, peer[5]))))
                 for peer in self.listed]
 
     def healthy(self) -> bool:

@@ -70,8 +70,8 @@ LISTED_MAX = 32
 
 def peers_in_trouble(node: Node) -> list[str]:
     """A line each, and one for those beyond LISTED_MAX: what does not answer now. They may be elsewhere's trouble."""
-    lines = [f"peer {peer.address}: {path.name}: not tried for now ({path.cause or 'no answer'})"
-             for peer in node.peers() for path in peer.paths if path.breaker]
+    lines = [f"peer {peer.address}: {link.name}: not tried for now ({link.cause or 'no answer'})"
+             for peer in node.peers() for link in peer.links if link.breaker]
     return lines[:LISTED_MAX] + [f"and {len(lines) - LISTED_MAX} more"] * (len(lines) > LISTED_MAX)
 
 
