@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from engines import wait_until
 from fakes import (
     POOL_BLOCKS,
     FakeBlocks,
@@ -32,7 +32,6 @@ from vllm.v1.request import RequestStatus
 TOKENS = 80
 SOURCE, TARGET = [1, 2, 3], [4, 5, 6]
 HEADS, BLOCK_TOKENS, HEAD_SIZE = 2, 32, 16
-LIMIT_S = 10.0
 KEPT = {"peers_known", "sessions_open"}
 """Gauges that outlive a request."""
 ids = itertools.count()
@@ -148,17 +147,12 @@ class Sides:
 
     def until_received(self, one: Any) -> bool:
         """Steps until vLLM hears of it, which has to be once; whether it has failed."""
-        end = time.monotonic() + LIMIT_S
-        while True:
-            received, failed = self.step()
-            if received or failed:
-                assert [*received, *failed] == [one.request_id]
-                if received:
-                    one.status = RequestStatus.FINISHED_LENGTH_CAPPED
-                    self.scheduler.finish(one)
-                return bool(failed)
-            assert time.monotonic() < end, "vLLM was not told"
-            time.sleep(0.001)
+        received, failed = wait_until("vLLM to be told", lambda: any(said := self.step()) and said)
+        assert [*received, *failed] == [one.request_id]
+        if received:
+            one.status = RequestStatus.FINISHED_LENGTH_CAPPED
+            self.scheduler.finish(one)
+        return bool(failed)
 
     # ---- what is left ----
 
@@ -181,11 +175,7 @@ class Sides:
         return found
 
     def until_nothing_is_left(self) -> None:
-        end = time.monotonic() + LIMIT_S
-        while (left := self.left()):
-            assert time.monotonic() < end, left
-            self.step()
-            time.sleep(0.001)
+        wait_until(lambda: f"the end of {self.left()}", lambda: self.step() and not self.left())
 
     def stat(self, name: str, reason: str = "") -> int:
         return sum(value for node in (self.scheduler._node, *(side._node for side in self.workers))

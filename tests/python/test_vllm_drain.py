@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import uvicorn  # noqa: E402
+from engines import wait_until  # noqa: E402
 from fastapi import FastAPI, Response  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from kvferry import cli, leave  # noqa: E402
@@ -406,8 +407,7 @@ def url() -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(server_of(), host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until("the server", lambda: server.started)
     yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join()
@@ -505,7 +505,7 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
 
 def test_many_peers_in_trouble_are_no_trouble(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SimpleNamespace(name="control", breaker="open", cause="peer_down")
-    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", paths=[path]) for i in range(4096)]
+    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", links=[path]) for i in range(4096)]
     with monkeypatch.context() as patch:
         patch.setattr(sides.scheduler, "_node", SimpleNamespace(peers=lambda: peers))
         state = state_of(sides)

@@ -55,6 +55,7 @@ def begun(path: Path, load_format: str = "auto") -> Weights:
 
 
 def digest_of(found: Weights, limit_s: float = LIMIT_S) -> str | None:
+    """None: it has none after so long, as some must not."""
     end = time.monotonic() + limit_s
     while found.digest is None and time.monotonic() < end:
         time.sleep(0.005)
