@@ -19,7 +19,8 @@ import torch  # noqa: E402
 from fakes import POOL_BLOCKS, image_feature, kv_cache_config, prompts, request, spec, stand_in, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import digests, weights as engine_weights  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config  # noqa: E402
+from kvferry.vllm.content import weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import check_checksums, pool_of  # noqa: E402
 from kvferry.vllm.split import Split  # noqa: E402
