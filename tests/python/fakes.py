@@ -22,7 +22,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from kvferry import Error, _kvferry
 from kvferry.vllm import engine_core, scheduler, worker
@@ -382,6 +382,24 @@ def prompts(weights_id: str = "toy") -> Prompts:
     return Prompts(vllm_config(), weights)
 
 
+def use_nodes(monkeypatch: pytest.MonkeyPatch, control: Any = None, rank: Any = None, index: int = 0) -> None:
+    """For the sides that are made next: the scheduler's, and that of a rank."""
+    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
+    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    monkeypatch.setattr(worker, "open_node", lambda *arguments: rank)
+    monkeypatch.setattr(worker, "rank_of_worker", lambda engine: index)
+
+
+def add_request(connector: Any, name: str, tokens: int, params: dict[str, Any], *groups: list[int]) -> Any:
+    """As vLLM does; it gets these blocks."""
+    one = request(name, tokens, params=params)
+    connector.on_new_request(one)
+    external, _ = connector.get_num_new_matched_tokens(one, 0)
+    connector.update_state_after_alloc(one, FakeBlocks(*groups), external)
+    one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+    return one
+
+
 class FakeConnector(SimpleNamespace):
     """Ours, as the wrapped methods of EngineCore know it."""
 
@@ -392,14 +410,12 @@ class FakeEngine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, options: dict[str, Any] | None = None) -> None:
         self.node: Any = FakeNode()
         self.node.ranks = ranks
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.node)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+        use_nodes(monkeypatch, self.node)
         self.side = scheduler.Scheduler(vllm_config(ranks=ranks, options=options), kv_cache_config())
         self.nodes = [FakeNode() for _ in range(ranks)]
         self.workers = []
         for rank, node in enumerate(self.nodes):
-            monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
-            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
+            use_nodes(monkeypatch, None, node, rank)
             self.workers.append(worker.Worker(vllm_config(ranks=ranks, options=options), kv_cache_config()))
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)

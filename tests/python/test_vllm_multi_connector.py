@@ -13,16 +13,16 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import (  # noqa: E402
-    FakeBlocks,
-    FakeFailures,
     FakeManager,
     FakeNode,
+    add_request,
     event,
     join,
     kv_cache_config,
     request,
     step,
     take_errors,
+    use_nodes,
     vllm_config,
     vllm_scheduler,
 )
@@ -101,10 +101,7 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
         self.control, self.rank = FakeNode(), FakeNode()
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
-        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 0)
+        use_nodes(monkeypatch, self.control, self.rank)
         self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
@@ -125,11 +122,7 @@ class Engine:
         del self.requests[one.request_id]
 
     def add(self, name: str, params: dict[str, Any]) -> Any:
-        one = self.requests[name] = request(name, TOKENS, params=params)
-        self.connector.on_new_request(one)
-        external, _ = self.connector.get_num_new_matched_tokens(one, 0)
-        self.connector.update_state_after_alloc(one, FakeBlocks([5, 6, 7]), external)
-        one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+        one = self.requests[name] = add_request(self.connector, name, TOKENS, params, [5, 6, 7])
         return one
 
     def end(self, one: Any, status: RequestStatus) -> Any:

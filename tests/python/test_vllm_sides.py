@@ -14,7 +14,6 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
     FakeBlocks,
-    FakeFailures,
     FakeNode,
     event,
     image_feature,
@@ -25,6 +24,7 @@ from fakes import (  # noqa: E402
     spec,
     stand_in,
     step,
+    use_nodes,
     vllm_config,
     vllm_scheduler,
 )
@@ -83,8 +83,7 @@ def test_an_empty_answer_reaches_the_scheduler_side() -> None:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeNode, worker.Worker]:
     node = FakeNode()
-    monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
-    monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 1)
+    use_nodes(monkeypatch, None, node, 1)
     return node, worker.Worker(vllm_config(ranks=2), kv_cache_config())
 
 
@@ -169,8 +168,7 @@ def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) 
 
 def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode()
-    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: node)
-    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    use_nodes(monkeypatch, node)
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.unload_waiting()  # a reset may come before the first request
     join(side, vllm_scheduler(), [])
@@ -249,8 +247,7 @@ def test_states_are_not_a_drafter_s() -> None:
 def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said()
     monkeypatch.setattr(scheduler, "logger", said)
-    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: FakeNode())
-    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    use_nodes(monkeypatch, FakeNode())
     assert scheduler.Scheduler(vllm_config(), kv_cache_config()).stats() is None and not said
     stats = scheduler.Scheduler(vllm_config(), kv_cache_config(), 3).stats()
     assert stats is not None and stats["gauges"] == {"draft_layers_not_carried": {"control": 3}}
