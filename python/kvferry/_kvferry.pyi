@@ -59,7 +59,7 @@ class Number(NamedTuple):
     value: int
     is_gauge: bool
 
-class Path(NamedTuple):
+class Link(NamedTuple):
     """A kvf_link_stat."""
 
     name: str
@@ -75,7 +75,7 @@ class Peer(NamedTuple):
     failure: str
     """The last one's reason, or ""."""
     failure_age_ms: int
-    paths: list[Path]
+    links: list[Link]
     numbers: list[Number]
     """Those other than 0. They go by the names of stats() where those have them."""
 

@@ -9,27 +9,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvferry.engine.wrapping import wrap
+from kvferry.vllm_entry import EXTRA, make_known, own_config
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-NAME, MODULE = "KVFerryConnector", "kvferry.vllm"
-CONNECTOR, MODULE_PATH, EXTRA, POLICY = (
-    "kv_connector", "kv_connector_module_path", "kv_connector_extra_config", "kv_load_failure_policy")
-HANDING_OVER = ("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector")
 
 
 def register() -> None:
     make_known()
     _wrap_executor()
     _wrap_configuration()
-
-
-def make_known() -> None:
-    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-
-    with suppress(ValueError):  # it is known already: vLLM may call again
-        KVConnectorFactory.register_connector(NAME, MODULE, NAME)
 
 
 def _wrap_executor() -> None:
@@ -60,32 +49,12 @@ def _wrap_configuration() -> None:
         EngineArgs.create_engine_config = wrap(EngineArgs.create_engine_config, make_and_add)  # type: ignore[method-assign]
 
 
-def own_config(transfer: Any) -> dict[str, Any] | None:
-    """What our connector is told, alone or in vLLM's MultiConnector; None if there is none.
-
-    ValueError: it cannot be beside another one."""
-    if transfer is None:
-        return None
-    outer = {name: getattr(transfer, name) for name in (CONNECTOR, MODULE_PATH, EXTRA, POLICY)}
-    configs = [outer, *(outer[EXTRA] or {}).get("connectors", ())]
-    own = [config for config in configs if _is_own(config)]
-    others = [config[CONNECTOR] for config in configs if config.get(CONNECTOR) in HANDING_OVER and not _is_own(config)]
-    if own and (others or len(own) > 1):
-        raise ValueError(f"kvferry cannot be beside {', '.join(others) or 'kvferry'} in a MultiConnector: both would answer "
-                         "with tickets, in the same fields of kv_transfer_params")
-    return own[0] if own else None
-
-
-def _is_own(config: dict[str, Any]) -> bool:
-    return config.get(CONNECTOR) == NAME or str(config.get(MODULE_PATH)).split(".")[0] == "kvferry"
-
-
 def _begin_to_read(vllm_config: VllmConfig) -> None:
     own = own_config(vllm_config.kv_transfer_config)
     if own is not None:
         from kvferry.vllm import log_as_vllm
         from kvferry.vllm.config import check_engine
-        from kvferry.vllm.weights import begin_beside_load
+        from kvferry.vllm.content.weights import begin_beside_load
 
         log_as_vllm()
         options = own.get(EXTRA) or {}

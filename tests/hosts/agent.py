@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, wait_for  # noqa: E402
+from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, wait_until  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 
 BLOCK_BYTES = 128 * 1024
@@ -52,7 +52,7 @@ class Agent:
 
     def ended(self, lease: int, limit_s: float = 5.0) -> str:
         """Waits until the lease has; why. The blocks are the engine's again."""
-        cause = wait_for("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s).cause
+        cause = wait_until("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s).cause
         assert self.engine.control.lease_release([lease]) == [_kvferry.OK]
         del self._leases[lease]
         return ENDS[cause]
@@ -66,9 +66,9 @@ class Agent:
 
     def finish(self, request: int, source: list[int], target: list[int], seed: int, limit_s: float) -> dict[str, Any]:
         """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""
-        verdict = wait_for("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s).verdict
+        verdict = wait_until("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s).verdict
         at = time.monotonic()
-        wait_for("release", lambda: self._event(_kvferry.EVENT_REQUEST_RELEASED, request), limit_s)
+        wait_until("release", lambda: self._event(_kvferry.EVENT_REQUEST_RELEASED, request), limit_s)
         action, status, keep = verdict[:3]
         expected, got = Pool(seed, BLOCK_BYTES), self.engine.pool
         wrong = [i for i in range(keep) if got.block(target[i]) != expected.block(source[i])]

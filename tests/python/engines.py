@@ -19,11 +19,12 @@ IDENTITY = {"model": "toy", "dtype": "float32"}
 LIMIT_S = 10.0
 
 
-def wait_for(what: str, ready: Callable[[], Any], limit_s: float = LIMIT_S) -> Any:
+def wait_until(what: str | Callable[[], object], ready: Callable[[], Any], limit_s: float = LIMIT_S, poll_s: float = 0.001) -> Any:
+    """What ready() says once that is true."""
     end = time.monotonic() + limit_s
     while not (result := ready()):
-        assert time.monotonic() < end, f"waited for {what} in vain"
-        time.sleep(0.001)
+        assert time.monotonic() < end, f"waited {limit_s} s for {what if isinstance(what, str) else what()} in vain"
+        time.sleep(poll_s)
     return result
 
 
@@ -101,7 +102,7 @@ class Engine:
                 elif event.kind == _kvferry.EVENT_RELEASED:
                     self.control.request_released([event.id], 0)
             return next((event for event in self.events if (event.kind, event.id) == (kind, id_)), None)
-        return wait_for(f"event {kind} of {id_}", find)
+        return wait_until(f"event {kind} of {id_}", find)
 
     def verdict(self, request_id: int) -> Any:
         verdict = self.take(_kvferry.EVENT_VERDICT, request_id).verdict

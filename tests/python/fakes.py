@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from vllm.config import CacheConfig, KVTransferConfig, LoadConfig, ModelConfig, ParallelConfig, VllmConfig
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -21,13 +22,15 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from kvferry import Error, _kvferry
-from kvferry.vllm import updates
+from kvferry.vllm import engine_core, scheduler, worker
+from kvferry.vllm.content import updates
+from kvferry.vllm.content.prompts import Prompts
+from kvferry.vllm.content.weights import Weights
 from kvferry.vllm.contract import source_of
-from kvferry.vllm.requests import Prompts
-from kvferry.vllm.weights import Weights
+from kvferry.vllm.transfers import core
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
@@ -198,7 +201,7 @@ class FakeNode:
         return self.distributions
 
     def peers(self) -> list[Any]:
-        return [_kvferry.Peer((*peer[:4], list(map(_kvferry.Path, peer[4])), list(map(_kvferry.Number, peer[5]))))
+        return [_kvferry.Peer((*peer[:4], list(map(_kvferry.Link, peer[4])), list(map(_kvferry.Number, peer[5]))))
                 for peer in self.listed]
 
     def healthy(self) -> bool:
@@ -287,7 +290,8 @@ def take_errors(scheduler: Any) -> set[str]:
 
 
 def join(side: Any, scheduler: Any, addresses: list[bytes], ranks: Sequence[Any] = (), loads_first: bool = False) -> None:
-    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first, set(updates.KEEP_WEIGHTS))
+    side.join(scheduler, addresses, lambda why: [rank.stop(why) for rank in ranks], loads_first)
+    side.content.learn_calls(set(updates.KEEP_WEIGHTS))
 
 
 def image_feature(identifier: str) -> MultiModalFeatureSpec:
@@ -376,3 +380,63 @@ def prompts(weights_id: str = "toy") -> Prompts:
     weights = Weights(None, None, weights_id)
     weights.begin()
     return Prompts(vllm_config(), weights)
+
+
+def use_nodes(monkeypatch: pytest.MonkeyPatch, control: Any = None, rank: Any = None, index: int = 0) -> None:
+    """For the sides that are made next: the scheduler's, and that of a rank."""
+    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
+    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    monkeypatch.setattr(worker, "open_node", lambda *arguments: rank)
+    monkeypatch.setattr(worker, "rank_of_worker", lambda engine: index)
+
+
+def add_request(connector: Any, name: str, tokens: int, params: dict[str, Any], *groups: list[int]) -> Any:
+    """As vLLM does; it gets these blocks."""
+    one = request(name, tokens, params=params)
+    connector.on_new_request(one)
+    external, _ = connector.get_num_new_matched_tokens(one, 0)
+    connector.update_state_after_alloc(one, FakeBlocks(*groups), external)
+    one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+    return one
+
+
+class FakeConnector(SimpleNamespace):
+    """Ours, as the wrapped methods of EngineCore know it."""
+
+
+class FakeEngine:
+    """An EngineCore with both of our sides, over nodes that do as they are told. `ok`: vLLM's own reset finds its pool empty."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1, options: dict[str, Any] | None = None) -> None:
+        self.node: Any = FakeNode()
+        self.node.ranks = ranks
+        use_nodes(monkeypatch, self.node)
+        self.side = scheduler.Scheduler(vllm_config(ranks=ranks, options=options), kv_cache_config())
+        self.nodes = [FakeNode() for _ in range(ranks)]
+        self.workers = []
+        for rank, node in enumerate(self.nodes):
+            use_nodes(monkeypatch, None, node, rank)
+            self.workers.append(worker.Worker(vllm_config(ranks=ranks, options=options), kv_cache_config()))
+        self.manager = FakeManager()
+        self.manager.groups = ([5, 6, 7],)
+        self.ok = True
+        self.scheduler = vllm_scheduler(self.manager, FakeConnector(_scheduler=self.side))
+        self.scheduler.reset_prefix_cache = self.reset
+        self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
+        self.vllm_config = SimpleNamespace(lora_config=None)
+        join(self.side, self.scheduler, [b"address"] * ranks, self.workers)
+
+    def reset(self, reset_connector: bool, reset_running_requests: bool = False) -> bool:
+        return self.ok
+
+    def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
+        if method is updates.own_methods:
+            return [set(updates.KEEP_WEIGHTS) for _ in self.workers]
+        assert method is core.on_worker and args[0] is FakeConnector
+        if args[1] == "address":
+            return [b"address %d" % rank for rank, _ in enumerate(self.workers)]
+        return [getattr(one, args[1])(*args[2:]) for one in self.workers]
+
+    def around(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """vLLM's method, which is `call` here, as it is wrapped."""
+        return engine_core.around(FakeConnector, name)(call, self, *args, **kwargs)

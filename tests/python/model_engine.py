@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import torch
 from fakes import BLOCK_TOKENS, join, spec
-from kvferry.vllm import updates, worker
+from kvferry.vllm import worker
+from kvferry.vllm.content import updates
 from vllm import SamplingParams
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -207,7 +208,7 @@ class ModelEngine:
             return [None for _ in self.ranks]  # a worker's own
         if method is updates.own_methods:
             return [set(updates.KEEP_WEIGHTS) for _ in self.ranks]
-        return [getattr(rank.connector._worker, args[0])(*args[1:]) for rank in self.ranks]
+        return [getattr(rank.connector._worker, args[1])(*args[2:]) for rank in self.ranks]
 
     # ---- the model ----
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import kvferry
-from engines import BLOCK_BYTES, BLOCK_TOKENS, BLOCKS, Engine, make_prompt, pack, wait_for
+from engines import BLOCK_BYTES, BLOCK_TOKENS, BLOCKS, Engine, make_prompt, pack, wait_until
 from kvferry import Load, Publication, _kvferry
 
 RENEWED_S = 30.0
@@ -71,7 +71,7 @@ class Side(Engine):
         self.enough = self.stat("renewals_sent") + 2 * len(set(self.consumers.values()))
 
     def wait_for_renewals(self) -> None:
-        wait_for("renewals", lambda: self.stat("renewals_sent") >= self.enough, RENEWED_S)
+        wait_until("renewals", lambda: self.stat("renewals_sent") >= self.enough, RENEWED_S)
 
     def fetch(self, ticket: str, request_id: int) -> tuple[str, str]:
         """The verdict's reason, and what the blocks hold."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from engines import wait_until
 from fakes import (
     POOL_BLOCKS,
     FakeBlocks,
@@ -23,7 +23,7 @@ from fakes import (
     vllm_scheduler,
 )
 from kvferry.vllm import config, scheduler, worker
-from kvferry.vllm.scheduler import News, Orders
+from kvferry.vllm.scheduler import RankReports, StepMetadata
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import KVConnectorOutput
@@ -32,7 +32,6 @@ from vllm.v1.request import RequestStatus
 TOKENS = 80
 SOURCE, TARGET = [1, 2, 3], [4, 5, 6]
 HEADS, BLOCK_TOKENS, HEAD_SIZE = 2, 32, 16
-LIMIT_S = 10.0
 KEPT = {"peers_known", "sessions_open"}
 """Gauges that outlive a request."""
 ids = itertools.count()
@@ -87,7 +86,7 @@ class Sides:
         self.has_places = True
         self.silent: set[int] = set()
         """Ranks that are stuck: they do later what they are told now."""
-        self._orders: list[list[Orders]] = [[] for _ in self.workers]
+        self._orders: list[list[StepMetadata]] = [[] for _ in self.workers]
 
     def close(self) -> None:
         self.scheduler.close()
@@ -99,7 +98,7 @@ class Sides:
     def step(self, output: Any = None) -> tuple[set[str], set[str]]:
         """Requests that vLLM hears of as received, and those that it ends with an error."""
         orders = self.scheduler.orders(output or step())
-        self.ended, news = set(), None
+        self.ended, reports = set(), None
         for rank, side in enumerate(self.workers):
             self._orders[rank].append(orders)
             while self._orders[rank] and rank not in self.silent:
@@ -107,11 +106,11 @@ class Sides:
                 side.before_forward(own_orders)
                 side.start_loads(own_orders)
                 side.publish(own_orders)
-                self.ended |= set(own_orders.last_words)
-                own = News([side.news()])
-                news = own if news is None else news.aggregate(own)
+                self.ended |= set(own_orders.finished)
+                own = RankReports([side.report()])
+                reports = own if reports is None else reports.aggregate(own)
         failed = self._end_failed()
-        heard = KVConnectorOutput(kv_connector_worker_meta=news or News())
+        heard = KVConnectorOutput(kv_connector_worker_meta=reports or RankReports())
         self.scheduler.update(heard)
         answers = EngineCoreOutputs(outputs=[EngineCoreOutput(id_, []) for id_ in failed])
         self.scheduler.say_why({0: answers})
@@ -148,17 +147,12 @@ class Sides:
 
     def until_received(self, one: Any) -> bool:
         """Steps until vLLM hears of it, which has to be once; whether it has failed."""
-        end = time.monotonic() + LIMIT_S
-        while True:
-            received, failed = self.step()
-            if received or failed:
-                assert [*received, *failed] == [one.request_id]
-                if received:
-                    one.status = RequestStatus.FINISHED_LENGTH_CAPPED
-                    self.scheduler.finish(one)
-                return bool(failed)
-            assert time.monotonic() < end, "vLLM was not told"
-            time.sleep(0.001)
+        received, failed = wait_until("vLLM to be told", lambda: any(said := self.step()) and said)
+        assert [*received, *failed] == [one.request_id]
+        if received:
+            one.status = RequestStatus.FINISHED_LENGTH_CAPPED
+            self.scheduler.finish(one)
+        return bool(failed)
 
     # ---- what is left ----
 
@@ -170,8 +164,8 @@ class Sides:
             found |= {f"{type(owner).__name__}.{name}": value for name, value in vars(owner).items()
                       if isinstance(value, (dict, list, set)) and value and name not in REMEMBERED}
         for side in self.workers:
-            if not side._news.is_empty():
-                found["news"] = side._news
+            if not side._report.is_empty():
+                found["news"] = side._report
         for node in (self.scheduler._node, *(side._node for side in self.workers)):
             found |= {name: value for name, _, value, is_gauge in node.stats()
                       if is_gauge and value and name not in KEPT}
@@ -181,11 +175,7 @@ class Sides:
         return found
 
     def until_nothing_is_left(self) -> None:
-        end = time.monotonic() + LIMIT_S
-        while (left := self.left()):
-            assert time.monotonic() < end, left
-            self.step()
-            time.sleep(0.001)
+        wait_until(lambda: f"the end of {self.left()}", lambda: self.step() and not self.left())
 
     def stat(self, name: str, reason: str = "") -> int:
         return sum(value for node in (self.scheduler._node, *(side._node for side in self.workers))

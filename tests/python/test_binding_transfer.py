@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from engines import BLOCK_TOKENS, IDENTITY, Engine, make_prompt, pack, wait_for
+from engines import BLOCK_TOKENS, IDENTITY, Engine, make_prompt, pack, wait_until
 from kvferry import Error, Load, Node, Publication, _kvferry
 
 MakeEngine = Callable[..., Engine]
@@ -50,7 +50,7 @@ def test_other_transports_than_required_are_not_used(engine: MakeEngine, of_p: d
     _, _, ticket = p.publish(SOURCE, prompt)
     assert d.verdict(d.load(ticket, prompt, TARGET))[1] == getattr(_kvferry, status)
     assert d.stat("blocks_loaded") == (4 if status == "OK" else 0)
-    assert [path[0] for path in d.rank.peers()[0][4]] == ["control", "tcp"]
+    assert [link[0] for link in d.rank.peers()[0][4]] == ["control", "tcp"]
 
 
 def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
@@ -62,11 +62,11 @@ def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
     lease, _, ticket = p.publish(SOURCE, prompt)
     p.rank.lease_end([lease])
     d.verdict(d.load(ticket, prompt, TARGET))
-    (id_, address, failure, age_ms, paths, numbers), = d.rank.peers()
+    (id_, address, failure, age_ms, links, numbers), = d.rank.peers()
     values = {(name, reason): value for name, reason, value, _ in numbers}
     assert id_ > 0 and re.fullmatch(r"127\.0\.0\.1:\d+", address)
     assert failure == "lease_expired" and age_ms < 60_000
-    assert paths == [("control", _kvferry.BREAKER_CLOSED, "ok", True), ("tcp", _kvferry.BREAKER_CLOSED, "ok", True)]
+    assert links == [("control", _kvferry.BREAKER_CLOSED, "ok", True), ("tcp", _kvferry.BREAKER_CLOSED, "ok", True)]
     assert values["loads_done", ""] == 1 and values["loads_failed", "lease_expired"] == 1
     assert values["blocks", ""] == 4 and values["handshakes", ""] == 1 and values["reads_in_flight", ""] == 0
     assert values["bytes", ""] == d.stat("bytes_loaded") > 0
@@ -75,7 +75,20 @@ def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
     assert sum(total for _, _, total in histograms["load_bytes"]) <= values["bytes", ""]
     assert sum(count for _, count, _ in histograms["detection_ns"]) == 1
     control, = d.control.peers()
-    assert [path[0] for path in control[4]] == ["control"]
+    assert [link[0] for link in control[4]] == ["control"]
+
+
+def test_the_last_release_s_names_of_links(engine: MakeEngine) -> None:
+    p, d = engine(1), engine(2)
+    prompt = make_prompt(TOKENS)
+    d.verdict(d.load(p.publish(SOURCE, prompt)[2], prompt, TARGET))
+    peer, = d.rank.peers()
+    with pytest.warns(DeprecationWarning, match="paths is called links now"):
+        assert peer.paths is peer.links and peer.links
+    with pytest.warns(DeprecationWarning, match="Path is called Link now"):
+        assert _kvferry.Path is _kvferry.Link is type(peer.links[0])
+    with pytest.raises(AttributeError, match="no attribute 'Pth'"):
+        _kvferry.Pth
 
 
 def test_blocks_that_are_not_wanted_stay_as_they_are(engine: MakeEngine) -> None:
@@ -222,7 +235,7 @@ def test_an_incompatible_engine_is_refused(engine: MakeEngine, capfd: pytest.Cap
         said += capfd.readouterr().err
         return 'incompatible: dtype differs: producer has another value, consumer has "bfloat16"' in said
 
-    wait_for("a log line that names the field", names_the_field)
+    wait_until("a log line that names the field", names_the_field)
 
 
 def test_an_aborted_load_ends_and_is_released(engine: MakeEngine) -> None:
@@ -240,7 +253,7 @@ def test_an_aborted_load_ends_and_is_released(engine: MakeEngine) -> None:
     assert d.rank.load_abort([request_id]) == [_kvferry.NOT_FOUND]
     p.rank.lease_publish([Publication(lease, prompt, 0, pack(SOURCE))])
     assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id).cause == _kvferry.LEASE_END_ABANDONED
-    wait_for("no request", lambda: d.stat("requests_open") == 0)
+    wait_until("no request", lambda: d.stat("requests_open") == 0)
 
 
 def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:

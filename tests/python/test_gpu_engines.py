@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines import wait_until
 from test_gpu_tools import MARK, TOOLS, mark, marked, until_gone  # noqa: F401
 
 import patches  # isort: skip
@@ -39,7 +39,7 @@ def run(name: str, out: Path, minutes: float, mark: str) -> dict[str, Any]:  # n
     done = subprocess.run([sys.executable, str(TOOLS / f"{name}.py"), "--out", str(out), "--fake", "--minutes", str(minutes)],
                           env={**os.environ, MARK: mark}, check=False)
     found = [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
-    assert until_gone(mark) == []
+    until_gone(mark)
     wrong = [row for row in found if row.get("right") is False]
     assert wrong == [] and done.returncode == 0
     assert len({row["row"] for row in found}) == len(found)
@@ -75,13 +75,10 @@ def test_small_engines(tmp_path: Path, mark: str) -> None:  # noqa: F811
 def test_killed_while_its_engines_start(name: str, tmp_path: Path, mark: str) -> None:  # noqa: F811
     begun = subprocess.Popen([sys.executable, str(TOOLS / f"{name}.py"), "--out", str(tmp_path), "--fake", "--minutes", "5"],
                              env={**os.environ, MARK: mark})
-    until = time.monotonic() + UP_S
-    while len(marked(mark)) < 6 and time.monotonic() < until:  # itself, its supervisor and its other self, and engines
-        time.sleep(0.1)
-    assert len(marked(mark)) >= 6
+    wait_until("itself, its supervisor, its other self, and engines", lambda: len(marked(mark)) >= 6, UP_S, 0.1)
     begun.send_signal(signal.SIGKILL)
     begun.wait()
-    assert until_gone(mark) == []
+    until_gone(mark)
 
 
 def test_without_the_fake(tmp_path: Path) -> None:
@@ -98,7 +95,7 @@ def test_without_a_gpu(tmp_path: Path, mark: str) -> None:  # noqa: F811
                           env={**os.environ, MARK: mark, "CUDA_VISIBLE_DEVICES": ""}, check=False)
     found = [json.loads(line) for line in (tmp_path / "engines.jsonl").read_text().splitlines()]
     assert done.returncode == 3 and found[0]["row"] == "first use/library" and not any(row["right"] for row in found)
-    assert until_gone(mark) == []
+    until_gone(mark)
 
 
 def test_a_row_that_raises_is_wrong_and_the_next_ones_are_tried(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engines import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tools/gpu"
@@ -54,11 +55,8 @@ def mark(tmp_path: Path) -> Iterator[str]:
             os.kill(one, signal.SIGKILL)
 
 
-def until_gone(mark: str) -> list[int]:
-    end = time.monotonic() + GONE_S
-    while (left := marked(mark)) and time.monotonic() < end:
-        time.sleep(0.05)
-    return left
+def until_gone(mark: str) -> None:
+    wait_until(lambda: f"the end of {marked(mark)}", lambda: not marked(mark), GONE_S, 0.05)
 
 
 # ---- patches ----
@@ -109,11 +107,10 @@ def test_nothing_of_a_command_is_left_when_its_caller_is_killed(mark: str) -> No
     program = ("import sys, subprocess; sys.path.append(sys.argv[1]); import children; "
                "subprocess.run(children.command(300, ['sh', '-c', sys.argv[2]]))")  # fmt: skip
     caller = subprocess.Popen([sys.executable, "-c", program, str(TOOLS), LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
-    while len(marked(mark)) < 6:  # the caller, its supervisor, the shell, and three that have left it
-        time.sleep(0.05)
+    wait_until("the caller, its supervisor, the shell, and three that have left it", lambda: len(marked(mark)) >= 6, GONE_S, 0.05)
     caller.kill()
     caller.wait()
-    assert until_gone(mark) == []
+    until_gone(mark)
 
 
 # ---- cases ----
@@ -253,7 +250,7 @@ def test_a_run_that_is_killed_loses_nothing_and_leaves_nobody(tmp_path: Path, ma
         time.sleep(moment)
         run.send_signal(signal.SIGKILL)
         said = run.communicate()[0]
-        assert until_gone(mark) == [], f"killed after {moment:.1f} s"
+        until_gone(mark)
         rows = finished_rows(out)
         print(f"killed after {moment:.1f} s: {len(rows)} rows")
         assert said_without_row(said, rows) == []

@@ -19,11 +19,13 @@ import torch  # noqa: E402
 from fakes import POOL_BLOCKS, image_feature, kv_cache_config, prompts, request, spec, stand_in, vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine import digests, weights as engine_weights  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, weights  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config  # noqa: E402
+from kvferry.vllm.content import weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
-from kvferry.vllm.layout import Split, check_checksums, pool_of  # noqa: E402
-from kvferry.engine.messages import NoIdentity  # noqa: E402
-from kvferry.vllm.requests import Prompts  # noqa: E402
+from kvferry.vllm.layout import check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.split import Split  # noqa: E402
+from kvferry.engine.messages import NotCarried  # noqa: E402
+from kvferry.vllm.content.prompts import Prompts  # noqa: E402
 from vllm import config as vllm_configs  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
@@ -197,7 +199,7 @@ def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_prompts() -> None:
     def of(engine: Prompts, **fields: Any) -> str:
         found = engine.of(request("a", 20, **fields))
-        return found.value if isinstance(found, NoIdentity) else "an identity"
+        return found.value if isinstance(found, NotCarried) else "an identity"
 
     counting = vllm_config()
     counting.model_config.multimodal_config = stand_in(MultiModalConfig, mm_processor_cache_gb=0)

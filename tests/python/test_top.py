@@ -101,7 +101,7 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     assert (row.loads_per_s, row.failures_per_s, row.bytes_per_s) == (10.0, 0.5, 80e6)
     assert row.load_ms == pytest.approx(18.0) and row.recomputed_per_s == 62.5
     bad, good = rows.peers([both])
-    assert bad.paths == [("control", 2, False), ("local", 0, False), ("tcp", 0, False)]  # the worst of two nodes
+    assert bad.links == [("control", 2, False), ("local", 0, False), ("tcp", 0, False)]  # the worst of two nodes
     assert (good.loads_per_s, good.reads, bad.failures) == (10.0, 4, 6)
     assert bad.last_failure == "peer_down"
     first, = rows.engines([rows.pair(snapshot("d_1.txt", 10.0), None)])

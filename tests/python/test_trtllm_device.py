@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from kvferry import _kvferry
-from trtllm_world import World, offerable, prompt, right_answer, until
+from engines import wait_until
+from trtllm_world import World, offerable, prompt, right_answer
 
 from trtllm_engine.device import LIBRARY
 
@@ -61,9 +62,9 @@ def test_blocks_of_the_staging_are_used_again(world: World) -> None:
     stepping, loading = threading.Thread(target=d.step), threading.Thread(target=world.load, args=(second,))
     try:
         stepping.start()
-        until(lambda: d.scheduler._consumer._copies == 1, "the copy")
+        wait_until("the copy", lambda: d.scheduler._consumer._copies == 1)
         loading.start()
-        until(lambda: d.scheduler._consumer._by_prompt, "the second one's load")
+        wait_until("the second one's load", lambda: d.scheduler._consumer._by_prompt)
         time.sleep(0.05)
     finally:
         stream.stall(False)
@@ -101,6 +102,6 @@ def test_prompts_are_published_behind_the_engines_work(world: World, loop: str) 
     side._node = Recorder(side._node)
     for seed in range(3):
         world.hand_over(p, prompt(seed, 30))
-    until(lambda: len(side._node.points) == 3, "the publications")
+    wait_until("the publications", lambda: len(side._node.points) == 3)
     stream = p.executors[0].device.stream.cuda_stream
     assert side._node.points == [(_kvferry.MEMORY_CUDA, 0, stream)] * 3

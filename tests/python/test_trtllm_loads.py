@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from kvferry import Node, Publication, Region, _kvferry
 from kvferry.engine.config import ConfigError
-from trtllm_world import BLOCK_TOKENS, BLOCKS, World, import_adapter, names, offerable, prompt, right_answer, until
+from engines import wait_until
+from trtllm_world import BLOCK_TOKENS, BLOCKS, World, import_adapter, names, offerable, prompt, right_answer
 
 ANSWER_TOKENS = 4
 LENGTHS = (2, 4, 5, 9, 17, 30, 64)
@@ -195,7 +196,7 @@ def test_what_comes_late_is_not_used(world: World) -> None:
     assert world.load(tokens) == (offerable(18), "")
     d.run()
     assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS) and loaded(d, asked, tokens) == 0
-    until(lambda: reasons(d) == {"not_asked_for": 1}, "the end of its time")
+    wait_until("the end of its time", lambda: reasons(d) == {"not_asked_for": 1})
     world.all_is_back(p, d)
 
 
@@ -208,7 +209,7 @@ def test_what_is_still_on_its_way_is_not_used(world: World) -> None:
     with d.workers[0]._side._lock:
         found = threading.Thread(target=world.load, args=(tokens,))
         found.start()
-        until(lambda: d.scheduler._consumer._by_prompt, "the ticket")
+        wait_until("the ticket", lambda: d.scheduler._consumer._by_prompt)
         assert d.scheduler.get_num_new_matched_tokens(_Request(tokens), 0) == (0, False)
     found.join()
     assert reasons(d).get("late") == 1
@@ -246,7 +247,7 @@ def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, capfd: pytest.C
         said.append(capfd.readouterr().err)
         return 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"' in "".join(said)
 
-    until(is_said, "D names the field")  # by another thread than the one that answers
+    wait_until("D names the field", is_said)  # by another thread than the one that answers
     assert answer(world, d, tokens) == 0
     other.close()
 
@@ -412,7 +413,7 @@ def test_the_beginning_of_an_offer_that_another_request_has_computed(world: Worl
     (0, 4, range(8, 16)), (8, 12, range(12, 16)), (0, 12, range(12, 16)), (12, 20, range(8, 12)), (9, 16, range(8, 12)), (8, 16, range(8, 8)),
     (0, 99, range(8, 8)), (16, 20, range(8, 16)), (12, 12, range(8, 16)), (10, 12, None), (8, 10, None)])
 def test_what_is_left_of_an_offer(world: World, start: int, end: int, left: range | None) -> None:
-    from kvferry.trtllm.offers import what_is_left
+    from kvferry.trtllm.loader import what_is_left
     if left is None:
         with pytest.raises(ValueError, match="cannot load the tokens 8 to 16"):
             what_is_left(range(8, 16), start, end, 4)
@@ -457,10 +458,10 @@ def test_a_lease_that_is_lost_between_its_offer_and_the_blocks(world: World, mon
     place, tell, said = d.scheduler.update_state_after_alloc, consumer.on_event, []
 
     def place_late(request: Any, block_ids: Any) -> None:
-        until(lambda: said, "the verdict")
+        wait_until("the verdict", lambda: said)
         for event in said:
             tell(event)
-        assert not consumer._arrivals
+        assert not consumer._remote
         place(request, block_ids)
 
     monkeypatch.setattr(consumer, "on_event", said.append)

@@ -21,11 +21,12 @@ from typing import Any
 
 import pytest
 import torch
+from engines import wait_until
 from trtllm_world import MODEL, SETTINGS, make_arguments
 
 from kvferry import _kvferry, check
 from kvferry.engine.config import ConfigError
-from kvferry.engine.messages import NoIdentity
+from kvferry.engine.messages import NotCarried
 from kvferry.trtllm.config import VARIABLE, Config, read_settings
 from kvferry.trtllm.deposit import deposit
 from kvferry.trtllm.identity import Model, Prompts, identity_fields
@@ -200,12 +201,10 @@ def test_weights_are_their_files(tmp_path: Path) -> None:
         config = Config(made, {"role": "decode"})
         prompts = Prompts(config, Model(config))
         prompts.loaded()
-        end = time.monotonic() + 10
-        while prompts.of_tokens([1] * 9, None) is NoIdentity.WEIGHTS_UNKNOWN and time.monotonic() < end:
-            time.sleep(0.001)
+        wait_until("the weights", lambda: prompts.of_tokens([1] * 9, None) is not NotCarried.WEIGHTS_UNKNOWN)
         of.append(prompts.of_tokens([1] * 9, None))
         (tmp_path / "model.safetensors").write_bytes(b"others!")
-    assert NoIdentity.WEIGHTS_UNKNOWN not in of and of[0] != of[1]
+    assert of[0] != of[1]
 
 
 # ---- how a pool lies ----

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engines import wait_until
 from trtllm_world import World, offerable, prompt, right_answer
 
 ANSWER_TOKENS = 4
@@ -50,8 +51,7 @@ def kill(p: Any, which: list[int]) -> None:
     pids = [ranks_of(p)[rank] for rank in which]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    while not all(map(is_gone, pids)):
-        time.sleep(0.001)
+    wait_until("their end", lambda: all(map(is_gone, pids)))
 
 
 def stop(p: Any, which: list[int]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engines import wait_for
+from engines import wait_until
 from kvferry.engine import digest_file, digests, weights
 from kvferry.engine.weights import Weights
 
@@ -88,7 +88,7 @@ def started(folder: Path, trusts: bool = True) -> Weights:
 
 
 def known(made: Weights) -> str:
-    return wait_for("the digest", lambda: made.digest)
+    return wait_until("the digest", lambda: made.digest)
 
 
 OTHERS: set[threading.Thread] = set()
@@ -100,7 +100,7 @@ def reader() -> list[threading.Thread]:
 
 
 def until_read() -> None:
-    wait_for("the reading's end", lambda: not reader())
+    wait_until("the reading's end", lambda: not reader())
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -148,7 +148,7 @@ def test_read_anew_after_that(folder: Path, gate: Gate) -> None:
     made = started(folder)
     believed = known(made)
     gate.open.set()
-    wait_for("the end of the identity", lambda: made.is_disproved)
+    wait_until("the end of the identity", lambda: made.is_disproved)
     time.sleep(0.02)
     made.begin()
     assert not made.is_disproved
@@ -193,7 +193,7 @@ def test_a_file_that_changes_after_its_load(folder: Path, gate: Gate) -> None:
     time.sleep(0.02)
     (folder / "b.safetensors").write_bytes(content)
     gate.open.set()
-    wait_for("the end of the identity", lambda: made.is_disproved)
+    wait_until("the end of the identity", lambda: made.is_disproved)
     assert made.digest is None
 
 
@@ -202,7 +202,7 @@ def test_a_file_that_is_gone_after_its_load(folder: Path, gate: Gate) -> None:
     known(made)
     (folder / "b.safetensors").unlink()
     gate.open.set()
-    wait_for("the end of the identity", lambda: made.is_disproved)
+    wait_until("the end of the identity", lambda: made.is_disproved)
 
 
 def test_a_file_that_is_younger_than_the_load_is_not_believed(folder: Path, gate: Gate) -> None:
@@ -230,7 +230,7 @@ def test_new_weights_while_the_last_ones_are_read(folder: Path, gate: Gate) -> N
     made, told = started(folder), threading.Event()
     made.on_disproved(told.set)
     known(made)
-    wait_for("the reading", lambda: gate.nice)
+    wait_until("the reading", lambda: gate.nice)
     made.forget()
     until_read()
     assert gate.read == [] and made.digest is None and not told.is_set()
@@ -244,7 +244,7 @@ def test_new_weights_while_the_last_ones_are_read(folder: Path, gate: Gate) -> N
 def test_an_engine_that_ends_while_they_are_read(folder: Path, gate: Gate) -> None:
     made = started(folder)
     known(made)
-    wait_for("the reading", lambda: gate.nice)
+    wait_until("the reading", lambda: gate.nice)
     made.close()
     until_read()
     assert gate.read == []
@@ -281,7 +281,7 @@ def test_one_of_several_engines_reads(folder: Path, gate: Gate) -> None:
         known(one)
     gate.open.set()
     for one in made:
-        wait_for("the end of the identity", lambda: one.is_disproved)
+        wait_until("the end of the identity", lambda: one.is_disproved)
     assert sorted(path.name for path in gate.read) == ["a.safetensors", "b.safetensors"]
 
 

@@ -13,23 +13,11 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import (  # noqa: E402
-    FakeBlocks,
-    FakeFailures,
-    FakeManager,
-    FakeNode,
-    event,
-    join,
-    kv_cache_config,
-    request,
-    step,
-    vllm_config,
-    vllm_scheduler,
-)
+from fakes import FakeBlocks, FakeEngine, event, request, step  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import adapters, engine_core, scheduler, worker  # noqa: E402
-from kvferry.vllm.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
-from kvferry.engine.messages import NoIdentity  # noqa: E402
+from kvferry.engine.messages import NotCarried  # noqa: E402
+from kvferry.vllm.content import adapters  # noqa: E402
+from kvferry.vllm.content.adapters import SEVERAL, Adapter, Adapters, Content, LoadedAdapters, loaded_adapters  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from vllm.config.lora import LoRAConfig  # noqa: E402
 from vllm.lora.lora_model import LoRAModel  # noqa: E402
@@ -173,33 +161,13 @@ def test_two_engines_of_a_process_are_two(tmp_path: Path) -> None:
 
 # ---- the scheduler's side ----
 
-class Engine:
-    """Both sides, with one or two ranks whose vLLM has read what they are told."""
+class Engine(FakeEngine):
+    """With one or two ranks whose vLLM has read what they are told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int = 1) -> None:
-        control = FakeNode()
-        control.ranks = ranks
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
-        self.side = scheduler.Scheduler(vllm_config(ranks=ranks), kv_cache_config())
-        self.manager = FakeManager()
-        self.manager.groups = ([5, 6, 7],)
-        join(self.side, vllm_scheduler(self.manager), [])
-        self.node: Any = self.side._node
-        self.workers: list[Any] = []
+        super().__init__(monkeypatch, ranks)
         self.loras: list[dict[int, Any]] = [{} for _ in range(ranks)]
-        for rank in range(ranks):
-            monkeypatch.setattr(worker, "open_node", lambda *arguments: FakeNode())
-            monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
-            self.workers.append(worker.Worker(vllm_config(ranks=ranks), kv_cache_config()))
-        self.ok = True
-        connector = SimpleNamespace(_scheduler=self.side)
-        self.scheduler = SimpleNamespace(connector=connector, get_kv_connector=lambda: connector, requests={},
-                                         finished_recving_kv_req_ids=set(), reset_prefix_cache=lambda reset_connector: self.ok,
-                                         _free_blocks=lambda request: None)
-        self.model_executor = SimpleNamespace(collective_rpc=lambda method, args: [getattr(one, *args)() for one in self.workers])
-        self.vllm_config = SimpleNamespace(lora_config=LoRAConfig(max_lora_rank=8, max_loras=1))
+        self.vllm_config.lora_config = LoRAConfig(max_lora_rank=8, max_loras=1)
 
     def read(self, digests: str, lora_id: int = 1) -> None:
         """By rank: a letter each; a blank drops it."""
@@ -217,7 +185,7 @@ class Engine:
         for one in self.workers:
             one.start_loads(orders)
             one.publish(orders)
-        self.side.take([one.news() for one in self.workers])
+        self.side.receive([one.report() for one in self.workers])
         self.settled = self.side.settle()
         return orders
 
@@ -257,7 +225,7 @@ class Engine:
         return self.side._producer._counters.take().get(of, {})
 
     def call(self, name: str, *args: Any, meanwhile: Callable[[], None] = lambda: None) -> None:
-        engine_core._for_ours(engine_core.WRAPPERS[name])(lambda *given: meanwhile(), self, *args)
+        self.around(name, lambda *given: meanwhile(), *args)
 
 
 class Holds:
@@ -278,7 +246,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return Engine(monkeypatch, ranks=2)
 
 
-def identity(engine: Engine, **fields: Any) -> bytes | NoIdentity:
+def identity(engine: Engine, **fields: Any) -> bytes | NotCarried:
     made = engine.ask("identity", **fields)
     found = engine.side._prompts.of(made)
     engine.side.finish(made)
@@ -287,7 +255,7 @@ def identity(engine: Engine, **fields: Any) -> bytes | NoIdentity:
 
 def test_an_identity_is_of_the_content(pair: Engine) -> None:
     bare = identity(pair, lora_request=None)
-    assert identity(pair) is NoIdentity.LORA_UNKNOWN  # not read yet
+    assert identity(pair) is NotCarried.LORA_UNKNOWN  # not read yet
     pair.read("xx", 1)
     pair.read("xx", 2)
     pair.read("yy", 3)
@@ -297,7 +265,7 @@ def test_an_identity_is_of_the_content(pair: Engine) -> None:
     assert isinstance(first, bytes) and first != bare
     assert identity(pair, lora_request=lora(2, "/elsewhere", "other")) == first
     assert identity(pair, lora_request=lora(3, "/third")) != first
-    assert identity(pair, lora_request=lora(4, "/fourth")) is NoIdentity.LORA_UNKNOWN  # ranks differ
+    assert identity(pair, lora_request=lora(4, "/fourth")) is NotCarried.LORA_UNKNOWN  # ranks differ
 
 
 def test_published_with_the_adapter_that_it_was_begun_with(engine: Engine) -> None:
@@ -327,7 +295,7 @@ def test_no_ticket_if_another_one_was_read_between_chunks(engine: Engine, betwee
     for content in between:
         engine.read(content)
     engine.step()
-    engine.side.cache_is_empty()
+    engine.side.content.cache_is_empty()
     assert not engine.prefill(a, begun=32).publish
     assert engine.reasons("no_tickets") == {"lora_changed": 1}
 
@@ -402,15 +370,15 @@ def test_once_begun_it_is_vllm_s(engine: Engine) -> None:
 
 def test_news_that_overtake_one_another() -> None:
     known = Adapters(1)
-    known.take(0, {1: Adapter(b"y", 2, True, reported=5)})
-    known.take(0, {1: Adapter(b"x", 1, True, reported=4)})
+    known.receive(0, {1: Adapter(b"y", 2, True, reported=5)})
+    known.receive(0, {1: Adapter(b"x", 1, True, reported=4)})
     content = known.content(1)
     assert content is not None and content.digest == b"y"
 
 
 # ---- vLLM's prefix cache, and load_inplace ----
 
-def swapped(engine: Engine, ok: bool, lora_id: int = 1) -> bytes | NoIdentity:
+def swapped(engine: Engine, ok: bool, lora_id: int = 1) -> bytes | NotCarried:
     """A content under the name and path of another one that has computed blocks; `ok` says whether the cache can be emptied."""
     engine.read("x")
     engine.step()
@@ -433,7 +401,7 @@ def by_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("lora_id", [1, 2], ids=["in place", "unloaded and loaded"])
 def test_cached_blocks_of_another_content(engine: Engine, by_path: bool, lora_id: int) -> None:
-    assert swapped(engine, ok=False, lora_id=lora_id) is NoIdentity.CACHE_OLD
+    assert swapped(engine, ok=False, lora_id=lora_id) is NotCarried.CACHE_OLD
     assert isinstance(identity(engine, lora_request=lora(lora_id, "/elsewhere")), bytes) == by_path
     engine.manager.usage = 0.0  # nobody uses a block
     assert isinstance(identity(engine, lora_request=lora(lora_id)), bytes)
@@ -470,7 +438,7 @@ def test_another_content_and_the_old_one_again(engine: Engine) -> None:
     engine.read("y")
     engine.read("x")
     engine.step()
-    assert identity(engine) is NoIdentity.CACHE_OLD
+    assert identity(engine) is NotCarried.CACHE_OLD
     assert SEVERAL in engine.side._prompts.adapters._cached.values()
 
 
@@ -479,7 +447,7 @@ def test_read_anew_in_every_step(engine: Engine) -> None:
     engine.read("x")
     engine.step()
     in_place = lora(load_inplace=True)
-    assert identity(engine, lora_request=in_place) is NoIdentity.LORA_UNKNOWN
+    assert identity(engine, lora_request=in_place) is NotCarried.LORA_UNKNOWN
     engine.call("add_lora", in_place)
     a = engine.ask(lora_request=in_place)
     assert isinstance(engine.side._prompts.of(a), bytes)
@@ -498,4 +466,4 @@ def test_what_can_grow_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatc
         engine.loras[0].clear()
     sizes = [len(loaded._known), len(known._ranks[0]), len(known._cached), len(known._by_call), len(known._unsteady)]
     assert max(sizes) <= 5 and not known._alive
-    assert identity(engine, lora_request=lora(19, "/19", "19")) is NoIdentity.CACHE_OLD
+    assert identity(engine, lora_request=lora(19, "/19", "19")) is NotCarried.CACHE_OLD

@@ -18,7 +18,8 @@ from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.boundary import NotStoppedError  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
 from kvferry.engine.metrics import Meter, merge_data, no_data  # noqa: E402
-from kvferry.vllm import adapters, seam, worker  # noqa: E402
+from kvferry.vllm import seam, worker  # noqa: E402
+from kvferry.vllm.content import adapters  # noqa: E402
 from kvferry.vllm.scheduler import Scheduler  # noqa: E402
 from kvferry.vllm.worker import Worker  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
@@ -82,7 +83,7 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def breaks(monkeypatch: pytest.MonkeyPatch, hook: Any, on: Any, name: str = "", after: bool = False) -> list[str]:
     """The hook raises once, on this side, for this request. Holds its name when it has."""
     raised: list[str] = []
-    owner, method = (Scheduler, "fill") if after and hook is Scheduler.orders else (hook, "__wrapped__")  # what follows cannot fail
+    owner, method = (Scheduler, "collect") if after and hook is Scheduler.orders else (hook, "__wrapped__")  # what follows cannot fail
     work = getattr(owner, method)
 
     def broken(side: Any, *args: Any) -> Any:
@@ -273,8 +274,8 @@ def test_giving_up_that_fails_stops_all(engine: Callable[..., ModelEngine], monk
 
 # ---- hooks of all, and of ranks ----
 
-IN_A_STEP = [Scheduler.orders, Scheduler.update, Worker.before_forward, Worker.start_loads, Worker.publish, Worker.last_words,
-             Worker.answer, Worker.news]
+IN_A_STEP = [Scheduler.orders, Scheduler.update, Worker.before_forward, Worker.start_loads, Worker.publish, Worker.finished,
+             Worker.answer, Worker.report]
 OF_ALL = pytest.mark.parametrize("hook", IN_A_STEP, ids=lambda hook: hook.__qualname__)
 
 
@@ -481,7 +482,7 @@ BETWEEN = {
     "a configuration": ("collective_rpc", ("update_config",), "loads_configured"),
     "a version": ("set_weight_version", ("7",), "weights_named"),
     "an adapter": ("add_lora", (SimpleNamespace(),), "adapter_called"),
-    "an adapter's news": ("remove_lora", (1,), "take"),
+    "an adapter's news": ("remove_lora", (1,), "receive"),
 }
 BEFORE_IT = {"reset", "pause", "pause, its end", "shutdown", "sleep", "reload", "update", "an unknown call"}
 """What goes wrong does so before vLLM's own method runs."""
@@ -499,10 +500,10 @@ def test_what_wraps_vllm_s_methods(monkeypatch: pytest.MonkeyPatch, case: str, t
     engine.vllm_config.lora_config = object() if "lora" in name else None
     engine.lend()
     b = engine.load()
-    monkeypatch.setattr(engine.side, inside, _raise)
+    monkeypatch.setattr(engine.side.content if hasattr(engine.side.content, inside) else engine.side, inside, _raise)
     result, found = wrapped(name, engine, *args, result=True)
     assert (result or name in RETURN_NOTHING) and (found == [] if case in BEFORE_IT else found is not None)
-    assert engine.side.stopped and all(rank.node.of("unregister") for rank in engine.ranks) and len(tracebacks) == 1
+    assert engine.side.stopped and all(node.of("unregister") for node in engine.nodes) and len(tracebacks) == 1
     assert engine.held == [] and b.num_computed_tokens == 0
     assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and "b" in engine.freed
     engine.side.stats()
@@ -519,16 +520,16 @@ def test_a_rank_that_fails_between_steps(monkeypatch: pytest.MonkeyPatch, traceb
     engine = Engine(monkeypatch)
     engine.lend()
     engine.load()
-    breaks(monkeypatch, Worker.end_transfers, engine.ranks[1].side)
+    breaks(monkeypatch, Worker.end_transfers, engine.workers[1])
     assert wrapped("reset_prefix_cache", engine, result=True) == (True, [])
-    assert tracebacks == ["end_transfers"] and engine.side.stopped and engine.ranks[0].side.stopped
+    assert tracebacks == ["end_transfers"] and engine.side.stopped and engine.workers[0].stopped
 
 
 def test_blocks_of_reads_that_have_not_ended_stay_aside(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
     """A stopped rank is slow once, not in each of its hooks."""
     engine = Engine(monkeypatch)
     b = engine.load()
-    engine.ranks[1].node.status["unregister"] = _kvferry.AGAIN
+    engine.nodes[1].status["unregister"] = _kvferry.AGAIN
     breaks(monkeypatch, Scheduler.orders, engine.side)
     engine.side.orders(step())
     assert engine.manager.popped == ["b"] and "block 1" not in engine.freed and b.num_computed_tokens == 0
@@ -537,11 +538,11 @@ def test_blocks_of_reads_that_have_not_ended_stay_aside(monkeypatch: pytest.Monk
     monkeypatch.setattr(engine_worker.time, "sleep", waits.append)
     monkeypatch.setattr(engine_worker, "CONFIRM_S", 10.0)
     for _ in range(3):
-        engine.ranks[1].side.before_forward(engine.side.orders(step()))
+        engine.workers[1].before_forward(engine.side.orders(step()))
     assert len(waits) <= 3
     with pytest.raises(RuntimeError, match="has not ended"):
-        engine.ranks[1].side.leave()
-    assert engine.ranks[0].side.leave() is None
+        engine.workers[1].leave()
+    assert engine.workers[0].leave() is None
 
 
 def test_frees_soon(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
@@ -556,7 +557,7 @@ def test_an_end_that_nobody_can_be_sure_of_goes_through(monkeypatch: pytest.Monk
     engine = Engine(monkeypatch)
     a = engine.lend()
     engine.load()
-    engine.ranks[1].node.unregister = _raise  # type: ignore[method-assign]
+    engine.nodes[1].unregister = _raise  # type: ignore[method-assign]
     monkeypatch.setattr(engine.side, "ending", _raise)
     for _ in range(2):
         with pytest.raises(NotStoppedError):
@@ -567,10 +568,10 @@ def test_an_end_that_nobody_can_be_sure_of_goes_through(monkeypatch: pytest.Monk
             getattr(engine.side, hook)(*args)
     assert engine.held == [5, 6, 7] and tracebacks == ["reset_prefix_cache"]
     with pytest.raises(Mistake):
-        engine.ranks[1].side.stop("why")
-    for hook in ("before_forward", "start_loads", "publish", "last_words", "answer"):
+        engine.workers[1].stop("why")
+    for hook in ("before_forward", "start_loads", "publish", "finished", "answer"):
         with pytest.raises(Mistake):
-            getattr(engine.ranks[1].side, hook)(None)
+            getattr(engine.workers[1], hook)(None)
 
 
 # ---- where adapters are read ----
@@ -578,13 +579,13 @@ def test_an_end_that_nobody_can_be_sure_of_goes_through(monkeypatch: pytest.Monk
 def test_adapters_of_which_nobody_knows(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
     """vLLM's own call is none the worse; the rank's next hook stops all."""
     engine = Engine(monkeypatch)
-    known, manager = engine.ranks[0].side._adapters, SimpleNamespace(lora_config=None)
+    known, manager = engine.workers[0]._adapters, SimpleNamespace(lora_config=None)
     monkeypatch.setattr(adapters, "loaded_adapters", lambda config: known)
     monkeypatch.setattr(adapters, "digest_of", lambda *lora: b"digest")
     monkeypatch.setattr(seam, "adapters_in_memory", _raise)
     lora = SimpleNamespace(id=1)
     assert adapters._load_adapter(lambda *args: lora, manager, SimpleNamespace(lora_name="x")) is lora
-    assert engine.ranks[0].side.news().stopped and tracebacks == ["news"]
+    assert engine.workers[0].report().stopped and tracebacks == ["report"]
 
 
 # ---- the start ----
@@ -598,7 +599,7 @@ def test_the_start_has_no_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
             broken.setattr(engine.side._node, "set_ranks", _raise)
             with pytest.raises(Mistake):
                 wrapped(name, engine)
-    side = engine.ranks[0].side
+    side = engine.workers[0]
     monkeypatch.setattr(worker, "pool_of", _raise)
     side.register({"layer": None})
     for call in (side.open, side.address):

@@ -25,7 +25,7 @@ from fakes import (  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
 from kvferry import _kvferry  # noqa: E402
-from kvferry.engine.messages import News, Orders  # noqa: E402
+from kvferry.engine.messages import RankReport, StepOrders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm import consumer as vllm_consumer  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
@@ -63,12 +63,12 @@ class Side:
     def errors(self) -> set[str]:
         return set(self.consumer.scheduler.grammar_compile_error_reqs)
 
-    def orders(self) -> Orders:
-        orders = Orders()
-        self.consumer.fill(orders)
+    def orders(self) -> StepOrders:
+        orders = StepOrders()
+        self.consumer.collect(orders)
         return orders
 
-    def admit(self, computed: int = 0) -> Orders:
+    def admit(self, computed: int = 0) -> StepOrders:
         external, is_async = self.consumer.offer(self.a, computed)
         assert (external, is_async) == (TOKENS - computed, True)
         self.consumer.admit(self.a, FakeBlocks([5, 6, 7]), external)
@@ -85,11 +85,11 @@ class Side:
 
     def release(self, *ranks: int, **news: Any) -> None:
         for rank in ranks or (0,):
-            self.consumer.take(News(rank, released={self.id}, **news))
+            self.consumer.receive(RankReport(rank, released={self.id}, **news))
         self.poll()
 
     def stuck(self, id_: int | None = None) -> None:
-        self.consumer.take(News(0, stuck={id_ or self.id}))
+        self.consumer.receive(RankReport(0, stuck={id_ or self.id}))
         self.poll()
 
     def settle(self) -> set[str]:
@@ -102,7 +102,7 @@ def test_an_ordinary_request_is_left_alone() -> None:
     assert side.consumer.offer(side.a, 0) == (0, False)
     side.consumer.admit(side.a, FakeBlocks([1]), 0)
     side.consumer.finish(side.a)
-    assert side.orders() == Orders() and side.settle() == set()
+    assert side.orders() == StepOrders() and side.settle() == set()
 
 
 def test_offering_changes_nothing() -> None:
@@ -147,7 +147,7 @@ def test_all_ranks_have_to_be_released() -> None:
 
 def test_reports_go_to_the_library() -> None:
     side = Side()
-    side.consumer.take(News(1, reports=[b"x", b"y"], released={7}))
+    side.consumer.receive(RankReport(1, reports=[b"x", b"y"], released={7}))
     assert side.node.of("request_report") == [b"x", b"y"] and side.node.of("request_released") == [(7, 1)]
 
 
@@ -155,7 +155,7 @@ def test_what_another_adapter_leaves_out_is_no_failed_load() -> None:
     """The library would count a release without a report as one, and take it from the budget."""
     side = Side()
     side.admit()
-    side.consumer.take(News(0, released={side.id}, refused={side.id}))
+    side.consumer.receive(RankReport(0, released={side.id}, refused={side.id}))
     calls = [call for call, _ in side.node.calls]
     assert calls.index("request_cancel") < calls.index("request_released")
 
@@ -200,7 +200,7 @@ def test_cancelled_before_admission() -> None:
     side = Side()
     assert not side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
-    assert side.orders() == Orders() and side.settle() == set()
+    assert side.orders() == StepOrders() and side.settle() == set()
     side.decide(USE)
 
 
@@ -233,7 +233,7 @@ def test_vllm_decides_not_to_load(computed: int, counted: dict[str, dict[str, in
     side.consumer.offer(side.a, computed)
     side.consumer.admit(side.a, FakeBlocks([5, 6, 7]), 0)
     assert side.node.of("request_cancel") == [side.id]
-    assert side.orders() == Orders() and side.counters.take() == counted
+    assert side.orders() == StepOrders() and side.counters.take() == counted
 
 
 @pytest.mark.parametrize("status", [_kvferry.BAD_TICKET, _kvferry.INCOMPATIBLE, _kvferry.NO_MEMORY])
@@ -241,7 +241,7 @@ def test_a_refused_ticket_is_computed_here(status: int) -> None:
     side = Side(open_status=status)
     assert side.consumer.offer(side.a, 0) == (0, False)
     side.consumer.finish(side.a)
-    assert side.orders() == Orders() and side.node.of("request_cancel") == []
+    assert side.orders() == StepOrders() and side.node.of("request_cancel") == []
     assert side.node.of("request_refused") == [(status, TOKENS, {})] and side.failures.recorded == []
 
 
@@ -252,7 +252,7 @@ def test_a_refused_ticket_fails_without_a_read() -> None:
     assert side.errors == {"a"} and side.consumer.busy
     assert side.consumer.offer(side.a, 0) == (None, False)
     assert not side.consumer.finish(side.a)
-    assert not side.consumer.busy and side.orders() == Orders() and side.manager.freed == []
+    assert not side.consumer.busy and side.orders() == StepOrders() and side.manager.freed == []
 
 
 def test_a_missing_ticket_is_a_bad_one() -> None:
@@ -493,7 +493,7 @@ def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
     side.consumer.arrive(made_up)
     side.consumer.finish(made_up)
     assert len(side.node.of("request_open")) == (1 if said else 2)
-    assert side.node.of("request_cancel") == [] and side.orders() == Orders()
+    assert side.node.of("request_cancel") == [] and side.orders() == StepOrders()
     side.decide(USE)
     side.release()
     assert side.settle() == {"a"}

@@ -14,7 +14,8 @@ vllm = pytest.importorskip("vllm")
 from fakes import vllm_config, vllm_scheduler  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
 from kvferry.engine.wrapping import wrap_methods  # noqa: E402
-from kvferry.vllm import config, contract, engine_core, seam, updates, versions  # noqa: E402
+from kvferry.vllm import config, contract, engine_core, seam, versions  # noqa: E402
+from kvferry.vllm.content import updates  # noqa: E402
 from kvferry.vllm.contract import CONTRACT, ContractError, Entry  # noqa: E402
 from vllm import outputs  # noqa: E402
 from vllm.v1.engine.core import EngineCoreProc  # noqa: E402
@@ -183,26 +184,26 @@ def test_requests_that_fail(monkeypatch: pytest.MonkeyPatch, kind: type) -> None
 def test_only_what_an_engine_can_do_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped: list[str] = []
     monkeypatch.setattr(seam, "wrap_methods", lambda cls, wrappers: wrapped.extend(wrappers))
-    engine_core.install(vllm_config())
-    all_of = {*engine_core.WRAPPERS, "update_from_output"}
+    engine_core.install(vllm_config(), object)
+    all_of = {*engine_core.AROUNDS, "update_from_output"}
     assert set(wrapped) == all_of - {"add_lora", "remove_lora", "sleep"}
     wrapped.clear()
-    engine_core.install(everything())
+    engine_core.install(everything(), object)
     assert set(wrapped) == all_of
     wrapped.clear()
     monkeypatch.setattr(contract, "lacks", lambda feature: feature == contract.STOP_REASONS)
-    engine_core.install(everything())
-    assert set(wrapped) == engine_core.WRAPPERS.keys()
+    engine_core.install(everything(), object)
+    assert set(wrapped) == engine_core.AROUNDS.keys()
 
 
 def test_no_other_module_calls_what_vllm_does_not_promise() -> None:
     """Methods, functions and private names: what their arguments are is checked in one place."""
     names = {entry.name.rpartition(".")[2].rpartition(":")[2] for entry in CONTRACT if entry.takes is not None or entry.says}
     names |= {"grammar_compile_error_reqs", "finished_recving_kv_req_ids", "_current_batch_allocated_block_ids", "block_pool"}
-    names -= {"__init__", *engine_core.WRAPPERS, *updates.UPDATE, updates.RELOAD}
+    names -= {"__init__", *engine_core.AROUNDS, *updates.UPDATE, updates.RELOAD}
     names -= {"free", "touch", "sleep", "execute_model", "sample_tokens", "_load_adapter", "_apply_adapters",
               "has_pending_block_frees", "_get_connector_metadata", "get_blocks", "get_block_ids"}  # also other objects'
-    for module in SOURCES.glob("*.py"):
+    for module in SOURCES.rglob("*.py"):
         if module.name in ("seam.py", "contract.py"):
             continue
         code = re.sub(r'"""(?s:.*?)"""', "", module.read_text())

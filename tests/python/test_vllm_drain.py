@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import uvicorn  # noqa: E402
+from engines import wait_until  # noqa: E402
 from fastapi import FastAPI, Response  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 from kvferry import cli, leave  # noqa: E402
@@ -406,8 +407,7 @@ def url() -> Iterator[str]:
     server = uvicorn.Server(uvicorn.Config(server_of(), host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until("the server", lambda: server.started)
     yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join()
@@ -478,9 +478,9 @@ def test_leases_that_are_out(sides: Sides) -> None:
 
 
 def test_weights_without_an_identity_are_not_ready(sides: Sides) -> None:
-    sides.scheduler.weights_change("reload_weights")
+    sides.scheduler.content.weights_change("reload_weights")
     assert "no identity" in state_of(sides)["why_not"][0]
-    sides.scheduler.weights_named("v2")
+    sides.scheduler.content.weights_named("v2")
     assert state_of(sides)["ready"]
 
 
@@ -494,18 +494,18 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
     sides.scheduler._ask_ranks = lambda: asked.append(1)
     [worker] = sides.workers
     node, worker._node = worker._node, SimpleNamespace(poll=lambda: [], healthy=lambda: False)
-    news = worker.news()
+    news = worker.report()
     worker._node = node
     assert not news.is_empty()
-    sides.scheduler.take([news])
+    sides.scheduler.receive([news])
     assert "not released" in state_of(sides)["why_not"][0] and asked
-    sides.scheduler.take([worker.news()])
+    sides.scheduler.receive([worker.report()])
     assert state_of(sides)["ready"]
 
 
 def test_many_peers_in_trouble_are_no_trouble(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SimpleNamespace(name="control", breaker="open", cause="peer_down")
-    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", paths=[path]) for i in range(4096)]
+    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", links=[path]) for i in range(4096)]
     with monkeypatch.context() as patch:
         patch.setattr(sides.scheduler, "_node", SimpleNamespace(peers=lambda: peers))
         state = state_of(sides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,23 +12,13 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import (  # noqa: E402
-    FakeBlocks,
-    FakeFailures,
-    FakeManager,
-    FakeNode,
-    event,
-    join,
-    kv_cache_config,
-    request,
-    step,
-    vllm_config,
-    vllm_scheduler,
-)
+from fakes import FakeBlocks, FakeConnector, FakeEngine, FakeNode, event, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import engine_core, scheduler, updates, worker  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.messages import Ending  # noqa: E402
+from kvferry.vllm import engine_core  # noqa: E402
+from kvferry.vllm.content import state, updates  # noqa: E402
+from kvferry.vllm.transfers.core import Core, TransfersError  # noqa: E402
 from vllm.v1.core.sched.interface import PauseState  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
@@ -37,52 +28,29 @@ ASKS = {"do_remote_decode": True}
 BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 
-class Rank:
-    """A worker whose node confirms after some polls, or never."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rank: int, polls: int | None) -> None:
-        self.node = FakeNode()
-        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.node)
-        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: rank)
-        self.side = worker.Worker(vllm_config(ranks=2), kv_cache_config())
-        self.polls = polls
-        self.node.poll = self.poll  # type: ignore[method-assign]
-
-    def poll(self) -> list[Any]:
-        if self.polls is None or self.polls < 0:
-            return []
-        self.polls -= 1
-        if self.polls >= 0:
-            return []
-        leases = [int(lease.split()[1]) for lease in self.node.of("lease_end")]
-        return [*(event(_kvferry.EVENT_LEASE_ENDED, id_, cause=3) for id_ in leases),
-                *(event(_kvferry.EVENT_RELEASED, id_) for id_ in self.node.of("load_abort"))]
-
-
-class Engine:
-    """An EngineCore of two ranks; `ok` says whether vLLM's own reset finds its pool empty."""
+class Engine(FakeEngine):
+    """Of two ranks, whose nodes confirm after some polls, or never (None)."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, polls: tuple[int | None, int | None] = (0, 2),
                  options: dict[str, Any] | None = None) -> None:
-        control = FakeNode()
-        control.ranks, control.set_ranks = 2, lambda addresses: None
         monkeypatch.setattr(engine_worker, "CONFIRM_S", 0.05)
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(engine_core, "_own", lambda connector: connector)
-        self.side = scheduler.Scheduler(vllm_config(ranks=2, options=options), kv_cache_config())
-        self.manager = FakeManager()
-        self.manager.groups = ([5, 6, 7],)
-        self.ranks = [Rank(monkeypatch, rank, count) for rank, count in enumerate(polls)]
-        self.model_executor = SimpleNamespace(collective_rpc=self.rpc)
-        self.vllm_config = SimpleNamespace(lora_config=None)
-        self.ok = True
-        connector = SimpleNamespace(_scheduler=self.side)
-        self.scheduler = vllm_scheduler(self.manager, connector)
+        super().__init__(monkeypatch, 2, options)
+        self.polls = dict(zip(map(id, self.nodes), polls))
+        for node in self.nodes:
+            node.poll = partial(self.poll, node)  # type: ignore[method-assign]
         self.recomputed: list[bool] = []
         """Whether other connectors' caches were emptied, when all was to be computed anew."""
-        self.scheduler.reset_prefix_cache = self.reset
-        join(self.side, self.scheduler, [], [rank.side for rank in self.ranks])
+
+    def poll(self, node: FakeNode) -> list[Any]:
+        left = self.polls[id(node)]
+        if left is None or left < 0:
+            return []
+        self.polls[id(node)] = left - 1
+        if left > 0:
+            return []
+        leases = [int(lease.split()[1]) for lease in node.of("lease_end")]
+        return [*(event(_kvferry.EVENT_LEASE_ENDED, id_, cause=3) for id_ in leases),
+                *(event(_kvferry.EVENT_RELEASED, id_) for id_ in node.of("load_abort"))]
 
     def reset(self, reset_connector: bool, reset_running_requests: bool = False) -> bool:
         if reset_running_requests:
@@ -93,14 +61,6 @@ class Engine:
     @property
     def freed(self) -> list[Any]:
         return [getattr(block, "block_id", block) for block in self.manager.freed]
-
-    def rpc(self, method: Any, args: tuple[Any, ...] = ()) -> list[Any]:
-        if method is updates.own_methods:
-            return [set(updates.KEEP_WEIGHTS) for _ in self.ranks]
-        assert method is engine_core.on_worker
-        if args[0] == "address":
-            return [b"address %d" % index for index, _ in enumerate(self.ranks)]
-        return [getattr(rank.side, args[0])(*args[1:]) for rank in self.ranks]
 
     def lend(self) -> Any:
         """A request that has finished, and whose blocks are under a lease."""
@@ -138,16 +98,16 @@ def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs:
     def call(core: Any, *args: Any, **kwargs: Any) -> Any:
         found.extend([*map(str, core.held), *sorted(set(core.scheduler.requests) - core.scheduler.finished_recving_kv_req_ids)])
         return result
-    return engine_core._for_ours(engine_core.WRAPPERS[name])(call, engine, *args, **kwargs), found
+    return engine.around(name, call, *args, **kwargs), found
 
 
 def test_all_of_vllm_s_classes_are_wrapped() -> None:
     config = vllm_config()
     config.lora_config, config.model_config.enable_sleep_mode = object(), True
-    engine_core.install(config)
-    engine_core.install(config)
+    engine_core.install(config, FakeConnector)
+    engine_core.install(config, FakeConnector)
     for cls in (EngineCore, EngineCoreProc):
-        for name in engine_core.WRAPPERS.keys() - ({"_handle_shutdown"} if cls is EngineCore else set()):
+        for name in engine_core.AROUNDS.keys() - ({"_handle_shutdown"} if cls is EngineCore else set()):
             assert hasattr(getattr(cls, name), "of_kvferry")
             assert not hasattr(getattr(cls, name).__wrapped__, "of_kvferry")
 
@@ -209,7 +169,7 @@ def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPa
     engine = Engine(monkeypatch, polls=(0, None))
     engine.lend()
     start = time.monotonic()
-    with pytest.raises(engine_core.TransfersError, match="1 leases, 0 loads"):
+    with pytest.raises(TransfersError, match="1 leases, 0 loads"):
         wrapped(name, engine, *args)
     assert time.monotonic() - start < 1.0
     assert engine.freed == []
@@ -228,7 +188,7 @@ def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch, name: 
 
 def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, polls=(0, None))
-    engine.ranks[1].node.status = dict.fromkeys(("lease_end", "load_abort"), _kvferry.NOT_FOUND)
+    engine.nodes[1].status = dict.fromkeys(("lease_end", "load_abort"), _kvferry.NOT_FOUND)
     engine.lend()
     engine.load()
     assert wrapped("reset_prefix_cache", engine, result=True) == (True, [])
@@ -236,8 +196,8 @@ def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatc
 
 def test_confirmations_of_a_step_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
-    engine.ranks[0].side._news.released.add(77)
-    assert engine.ranks[0].side.end_transfers(Ending(loads=[5])).released == {77, 5}
+    engine.workers[0]._report.released.add(77)
+    assert engine.workers[0].end_transfers(Ending(loads=[5])).released == {77, 5}
 
 
 def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +224,14 @@ def test_a_pause_that_fails_is_none(monkeypatch: pytest.MonkeyPatch, was: PauseS
         if later:
             return future
         raise RuntimeError("of vLLM's")
-    around = engine_core._for_ours(engine_core.WRAPPERS["pause_scheduler"])
+    around = partial(engine.around, "pause_scheduler")
     if later:
-        around(pause, engine, "keep")
+        around(pause, "keep")
         assert engine.side.paused and engine.scheduler.pause_state is PauseState.PAUSED_ALL
         future.set_exception(RuntimeError("of vLLM's"))
     else:
         with pytest.raises(RuntimeError):
-            around(pause, engine, "keep")
+            around(pause, "keep")
     assert engine.scheduler.pause_state is was and engine.side.paused == (was is not PauseState.UNPAUSED)
 
 
@@ -305,8 +265,8 @@ def test_a_call_that_nobody_knows_to_leave_the_weights_alone(monkeypatch: pytest
 def test_named_among_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
     given: list[dict[str, Any]] = []
-    around = engine_core._for_ours(engine_core.WRAPPERS["collective_rpc"])
-    around(lambda core, method, timeout, args, kwargs: given.append(kwargs), engine, "update_named_params", None, (),
+    around = partial(engine.around, "collective_rpc")
+    around(lambda core, method, timeout, args, kwargs: given.append(kwargs), "update_named_params", None, (),
            {"names": ["a"], "weights_id": "step 7"})
     assert engine.offers() and given == [{"names": ["a"]}]
 
@@ -315,9 +275,9 @@ def test_a_call_that_fails_has_perhaps_changed_them(monkeypatch: pytest.MonkeyPa
     def fail(*_: Any) -> None:
         raise RuntimeError("of a worker's")
     engine = Engine(monkeypatch)
-    around = engine_core._for_ours(engine_core.WRAPPERS["collective_rpc"])
+    around = partial(engine.around, "collective_rpc")
     with pytest.raises(RuntimeError):
-        around(fail, engine, "update_named_params", None, (), {"weights_id": "step 7"})
+        around(fail, "update_named_params", None, (), {"weights_id": "step 7"})
     assert not engine.offers()
     wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
     assert engine.offers()
@@ -362,7 +322,7 @@ def test_a_function_of_the_same_name_is_no_call_of_vllm_s(monkeypatch: pytest.Mo
     def reload_weights() -> None: ...
     engine = Engine(monkeypatch)
     reloaded: list[Any] = []
-    monkeypatch.setattr(engine.side, "weights_reloaded", lambda *args: reloaded.append(args))
+    monkeypatch.setattr(engine.side.content, "weights_reloaded", lambda *args: reloaded.append(args))
     wrapped("collective_rpc", engine, reload_weights)
     assert reloaded == [] and not engine.offers()
 
@@ -382,7 +342,7 @@ def test_a_call_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
     for name in ("one", "two", "one", "reload_weights", *map(str, range(100))):
         wrapped("collective_rpc", engine, name)
     lines = [record.getMessage() for record in caplog.records if "may change the weights" in record.getMessage()]
-    assert len(lines) == scheduler.SAID_MAX and "'one'" in lines[0] and "rpcs_that_keep_weights" in lines[0]
+    assert len(lines) == state.SAID_MAX and "'one'" in lines[0] and "rpcs_that_keep_weights" in lines[0]
 
 
 @pytest.mark.parametrize("method", ["finish_weight_update", "reload_weights"])
@@ -400,7 +360,7 @@ def test_blocks_of_the_old_weights_may_be_cached(monkeypatch: pytest.MonkeyPatch
 
 def test_other_connectors_may_have_blocks_of_the_old_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch)
-    monkeypatch.setattr(engine_core, "_alone", lambda engine: False)
+    monkeypatch.setattr(Core, "is_alone", False)
     asked = []
     engine.scheduler.reset_prefix_cache = lambda reset_connector: bool(asked.append(reset_connector))
     wrapped("collective_rpc", engine, "finish_weight_update")
@@ -479,10 +439,10 @@ def test_disproved_weights_end_all_leases_and_loads(monkeypatch: pytest.MonkeyPa
     disprove(engine)
     assert engine.side._weights.digest is None, "before the engine is told, too"
     of_a_step(engine, name)
-    for rank in engine.ranks:
-        assert rank.node.of("lease_end") and rank.node.of("load_abort")
+    for node in engine.nodes:
+        assert node.of("lease_end") and node.of("load_abort")
     assert engine.held == [] and b.request_id in engine.scheduler.finished_recving_kv_req_ids and b.num_computed_tokens == 0
-    assert engine.recomputed == [False] and not engine.side.has_other_weights
+    assert engine.recomputed == [False] and not engine.side.content.has_other_weights
     of_a_step(engine, name)
     assert engine.recomputed == [False], "once"
     assert engine.side.stats()["counters"]["weights_digest_mismatches"] == {"": 1}
@@ -518,8 +478,8 @@ def test_disproved_and_a_rank_does_not_confirm(monkeypatch: pytest.MonkeyPatch, 
     of_a_step(engine)
     assert engine.recomputed == [] and not engine.offers()
     assert any("has not been reset (1 leases, 1 loads)" in record.getMessage() for record in caplog.records)
-    engine.ranks[1].polls = 0
-    engine.side.take([engine.ranks[1].side.news()])
+    engine.polls[id(engine.nodes[1])] = 0
+    engine.side.receive([engine.workers[1].report()])
     assert engine.held == [] and engine.side.settle() == {"b"}
 
 
@@ -527,7 +487,7 @@ def test_disproved_and_another_connector_uses_blocks(monkeypatch: pytest.MonkeyP
     def raises(reset_connector: bool, reset_running_requests: bool) -> bool:
         raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
     engine = Engine(monkeypatch)
-    monkeypatch.setattr(engine_core, "_alone", lambda engine: False)
+    monkeypatch.setattr(Core, "is_alone", False)
     engine.scheduler.reset_prefix_cache = raises
     disprove(engine)
     of_a_step(engine)
@@ -550,4 +510,4 @@ def test_an_engine_that_ends_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> No
     generation = engine.side._weights._generation
     engine.side.close()
     engine.side._weights._disprove(generation, ValueError("one byte"))
-    assert not engine.side.has_other_weights
+    assert not engine.side.content.has_other_weights

@@ -14,7 +14,7 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import FakeManager, FakeNode, prompts, request, spec, stand_in, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.engine.messages import NoIdentity, Orders  # noqa: E402
+from kvferry.engine.messages import NotCarried, StepOrders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm import seam  # noqa: E402
 from kvferry.vllm.groups import ALL_OR_NONE, SUPPORTED, Groups, first_needed_block  # noqa: E402
@@ -189,7 +189,7 @@ def test_the_last_token_is_not_computed() -> None:
     prompt = prompts().of(a, 80)
     made.arrive(a)
     assert (a.num_prompt_tokens, a.max_tokens) == (80, 1)
-    orders = Orders()
+    orders = StepOrders()
     made.follow(orders, step(tokens={"a": 80}))
     (publication,) = orders.publish
     assert publication.prompt == prompt and ids(publication.blocks) == [[5, 6, 7], [9]]
@@ -201,20 +201,20 @@ def test_a_prompt_of_more_blocks_than_a_lease_has_gets_no_ticket() -> None:
     a, most = a_request(81), _kvferry.BLOCKS_PER_LEASE_MAX
     made.arrive(a)
     for positions, refused in ((most, False), (most + 1, True)):
-        orders = Orders()
+        orders = StepOrders()
         made.publish(orders, "a", b"", (bytes(4 * (positions - 1)), bytes(4)))
         assert bool(orders.publish) != refused
     assert made._counters.take() == {"no_tickets": {"limit": 1}}
 
 
 @pytest.mark.parametrize(("fields", "reason"), [
-    ({"tokens": 1}, NoIdentity.TOO_SHORT), ({"tokens": 40, "skip_reading_prefix_cache": True}, NoIdentity.PROMPT_LOGPROBS),
-    ({"tokens": 40, "resumable": True}, NoIdentity.NO_TOKEN_IDS)])
-def test_what_is_not_handed_over_is_computed_whole(fields: dict[str, Any], reason: NoIdentity) -> None:
+    ({"tokens": 1}, NotCarried.TOO_SHORT), ({"tokens": 40, "skip_reading_prefix_cache": True}, NotCarried.PROMPT_LOGPROBS),
+    ({"tokens": 40, "resumable": True}, NotCarried.NO_TOKEN_IDS)])
+def test_what_is_not_handed_over_is_computed_whole(fields: dict[str, Any], reason: NotCarried) -> None:
     node, made = producer()
     a = a_request(**fields)
     made.arrive(a)
     assert a.num_prompt_tokens == fields["tokens"]
-    orders = Orders()
+    orders = StepOrders()
     made.follow(orders, step(tokens={"a": fields["tokens"]}))
     assert not orders.publish and made._counters.take() == {"no_tickets": {reason.value: 1}}

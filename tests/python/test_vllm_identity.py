@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import stand_in  # noqa: E402
-from kvferry.vllm import identity  # noqa: E402
+from kvferry.vllm.content import identity  # noqa: E402
 from vllm.config import ModelConfig, MultiModalConfig  # noqa: E402
 
 CONFIG = {"model_type": "llama", "hidden_size": 8, "rope_theta": 10000.0}

@@ -18,9 +18,10 @@ import sides  # noqa: E402
 import torch  # noqa: E402
 from fakes import POOL_BLOCKS, kv_cache_config, spec  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import identity  # noqa: E402
+from kvferry.vllm.content import identity  # noqa: E402
 from kvferry.vllm.groups import Groups  # noqa: E402
-from kvferry.vllm.layout import FIRST_APART, LATENT, SCATTERED, LayoutError, Pool, Split, heads_of_all_layers, layer_number, pool_of  # noqa: E402
+from kvferry.vllm.layout import FIRST_APART, SCATTERED, LayoutError, Pool, layer_number, pool_of  # noqa: E402
+from kvferry.vllm.split import LATENT, Split, heads_of_all_layers  # noqa: E402
 from vllm.config import get_current_vllm_config  # noqa: E402
 from vllm.v1.attention import selector  # noqa: E402
 from vllm.v1 import kv_cache_interface as interface  # noqa: E402

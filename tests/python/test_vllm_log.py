@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 from fakes import vllm_config  # noqa: E402
 from kvferry import vllm_plugin  # noqa: E402
 from kvferry.engine.log import KEYS_MAX, LINES_PER_S, LimitedLogger, logger  # noqa: E402
-from kvferry.vllm import weights  # noqa: E402
+from kvferry.vllm.content import weights  # noqa: E402
 
 
 class Heard(logging.Handler):

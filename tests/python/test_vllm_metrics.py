@@ -295,9 +295,9 @@ def test_peers(prom: Prom) -> None:
         {"peer_down": 99.0})}), 0)
     assert prom.value("peer_load_failures_total", peer=PEER, reason="peer_down") == 2
     assert prom.value("peer_loaded_bytes_total", peer=PEER) == 5
-    assert prom.value("peer_breaker", peer=PEER, node="rank 0", path="control") == 2
-    assert prom.value("peer_breaker", peer=PEER, node="rank 0", path="tcp") == 0
-    assert prom.value("peer_breaker", peer=PEER, node="control", path="control") == 1
+    assert prom.value("peer_breaker", peer=PEER, node="rank 0", link="control", path="control") == 2
+    assert prom.value("peer_breaker", peer=PEER, node="rank 0", link="tcp", path="tcp") == 0
+    assert prom.value("peer_breaker", peer=PEER, node="control", link="control", path="control") == 1
     assert prom.value("peer_reads_in_flight", peer=PEER, node="rank 0") == 3
     assert prom.value("peer_last_failure_timestamp_seconds", peer=PEER, reason="peer_down") == 99.0
 
@@ -370,4 +370,4 @@ def test_several_api_servers_each_hear_a_part(tmp_path: Path) -> None:
     assert [registry.get_sample_value("kvferry_leases_untaken", {"engine": "0", "node": node})
             for node in ("rank 0", "rank 1")] == [3, 1]
     assert registry.get_sample_value("kvferry_peer_breaker", {"engine": "0", "peer": PEER, "node": "rank 0",
-                                                              "path": "control"}) == 0
+                                                              "link": "control", "path": "control"}) == 0

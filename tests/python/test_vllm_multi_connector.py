@@ -13,23 +13,24 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import (  # noqa: E402
-    FakeBlocks,
-    FakeFailures,
     FakeManager,
     FakeNode,
+    add_request,
     event,
     join,
     kv_cache_config,
     request,
     step,
     take_errors,
+    use_nodes,
     vllm_config,
     vllm_scheduler,
 )
 from kvferry import _kvferry, vllm_plugin  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, engine_core, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
+from kvferry.vllm.transfers.core import own  # noqa: E402
 from sides import host_memory  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
@@ -100,10 +101,7 @@ class Engine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first: bool) -> None:
         self.control, self.rank = FakeNode(), FakeNode()
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
-        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 0)
+        use_nodes(monkeypatch, self.control, self.rank)
         self.side = scheduler.Scheduler(vllm_config(), kv_cache_config())
         self.manager = FakeManager()
         self.manager.groups = ([5, 6, 7],)
@@ -124,11 +122,7 @@ class Engine:
         del self.requests[one.request_id]
 
     def add(self, name: str, params: dict[str, Any]) -> Any:
-        one = self.requests[name] = request(name, TOKENS, params=params)
-        self.connector.on_new_request(one)
-        external, _ = self.connector.get_num_new_matched_tokens(one, 0)
-        self.connector.update_state_after_alloc(one, FakeBlocks([5, 6, 7]), external)
-        one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+        one = self.requests[name] = add_request(self.connector, name, TOKENS, params, [5, 6, 7])
         return one
 
     def end(self, one: Any, status: RequestStatus) -> Any:
@@ -269,8 +263,8 @@ def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
 
 
 def test_our_side_is_found_by_the_engine_core(engine: Engine) -> None:
-    own = engine_core._own(engine.connector)
-    assert own is not None and own._scheduler is engine.side and not engine.side._alone
+    found = own(engine.connector, KVFerryConnector)
+    assert found is not None and found._scheduler is engine.side and not engine.side._alone
 
 
 def test_stats_are_found_by_name() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("vllm")
 
 from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
-from kvferry.engine.messages import News, Orders  # noqa: E402
+from kvferry.engine.messages import RankReport, StepOrders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
 from kvferry.vllm.producer import Producer  # noqa: E402
 from kvferry.vllm.seam import Pool  # noqa: E402
@@ -34,10 +34,10 @@ def make(ranks: int = 1, sliding: bool = False) -> tuple[FakeNode, Producer]:
     return node, producer
 
 
-def run_step(producer: Producer, **arguments: Any) -> Orders:
-    orders = Orders()
+def run_step(producer: Producer, **arguments: Any) -> StepOrders:
+    orders = StepOrders()
     producer.follow(orders, step(**arguments))
-    producer.fill(orders)
+    producer.collect(orders)
     return orders
 
 
@@ -63,7 +63,7 @@ def test_an_ordinary_request_is_left_alone() -> None:
     node, producer = make()
     a = request("a", TOKENS)
     producer.arrive(a)
-    assert run_step(producer, tokens={"a": TOKENS}) == Orders()
+    assert run_step(producer, tokens={"a": TOKENS}) == StepOrders()
     assert producer.finish(a) is None
     assert node.calls == []
 
@@ -93,8 +93,8 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     assert params["kvferry_ticket"] == "ticket of lease 101"
     assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
     assert ids(producer.manager.touched) == [5, 6, 7] and producer.manager.freed == []
-    producer.take(News(0, ended={lease_id}))
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
     assert node.of("lease_ended") == [(lease_id, 0)]
     assert not producer.busy
@@ -111,15 +111,15 @@ def test_an_engine_that_is_woken_steps_only_for_what_there_is_to_say() -> None:
     assert producer.has_leases and not producer.busy
     producer.has_news = True
     assert producer.busy
-    orders = Orders()
-    producer.fill(orders)
+    orders = StepOrders()
+    producer.collect(orders)
     assert not producer.busy
     producer.drains = True
     assert producer.busy
     producer.drains = False
     producer.give_up("a")
     assert producer.busy  # the ranks are to be told
-    producer.fill(orders)
+    producer.collect(orders)
     assert not producer.busy and producer.live([lease_id]) == [lease_id]
     producer.stop()
     producer.has_news = True  # its listener goes on, and no step takes it any more
@@ -141,10 +141,10 @@ def test_every_rank_has_to_end_it() -> None:
     a, lease_id = published(producer)
     a.status = RequestStatus.FINISHED_STOPPED
     producer.finish(a)
-    producer.take(News(1, ended={lease_id}))
-    producer.take(News(1, ended={lease_id}))
+    producer.receive(RankReport(1, ended={lease_id}))
+    producer.receive(RankReport(1, ended={lease_id}))
     assert producer.manager.freed == [] and node.of("lease_ended") == [(lease_id, 1)] * 2
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -159,7 +159,7 @@ def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> No
     assert run_step(producer).end == [b"lease 101"]
     assert run_step(producer).end == []
     assert ids(producer.manager.touched) == [5, 6, 7]
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -177,7 +177,7 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
     """It expired while the request went on decoding."""
     node, producer = make()
     a, lease_id = published(producer, max_tokens=9)
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert not run_step(producer, tokens={"a": 1}).publish
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
@@ -187,11 +187,11 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
 def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer, max_tokens=9)
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
     assert run_step(producer).end == [b"lease 101"]
-    producer.take(News(1, ended={lease_id}))
+    producer.receive(RankReport(1, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
 
 
@@ -203,7 +203,7 @@ def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
     assert orders.end == [b"lease 101"] and not orders.publish
     orders = run_step(producer, tokens={"a": TOKENS + 4})
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert producer.manager.touched == []
     a.status = RequestStatus.FINISHED_STOPPED
     params = producer.finish(a)
@@ -260,7 +260,7 @@ def test_no_ticket_ends_the_lease() -> None:
 def test_a_rank_that_cannot_publish_ends_the_others() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer)
-    producer.take(News(1, unpublished={lease_id}, ended={lease_id}))
+    producer.receive(RankReport(1, unpublished={lease_id}, ended={lease_id}))
     assert run_step(producer).end == [b"lease 101"]
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None
@@ -289,9 +289,9 @@ def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is not None
     assert ids(producer.manager.touched) == [9, 10, 5, 6, 7]
-    producer.take(News(0, ended={publication[2]}))
+    producer.receive(RankReport(0, ended={publication[2]}))
     assert producer.manager.freed == []
-    producer.take(News(1, ended={publication[2]}))
+    producer.receive(RankReport(1, ended={publication[2]}))
     assert ids(producer.manager.freed) == [7, 6, 5, 10, 9]
 
 
@@ -308,7 +308,7 @@ def test_blocks_before_the_window_are_not_leased() -> None:
 
 def test_unknown_leases_are_ignored() -> None:
     node, producer = make()
-    producer.take(News(0, ended={7}, unpublished={8}))
+    producer.receive(RankReport(0, ended={7}, unpublished={8}))
     assert producer.manager.freed == [] and node.calls == []
 
 
@@ -328,7 +328,7 @@ def test_all_leases_end_for_a_caller() -> None:
     assert producer.end_all() == {lease_id: b"lease %d" % lease_id}
     assert not run_step(producer).end
     assert producer.live([lease_id, 7]) == [lease_id]
-    producer.take(News(0, ended={lease_id}))
+    producer.receive(RankReport(0, ended={lease_id}))
     assert producer.live([lease_id]) == [] and not producer.busy
     a.status = RequestStatus.FINISHED_LENGTH_CAPPED
     assert producer.finish(a) is None

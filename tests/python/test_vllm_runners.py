@@ -17,26 +17,24 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
     POOL_BLOCKS,
-    FakeBlocks,
-    FakeFailures,
     FakeManager,
     FakeNode,
+    add_request,
     event,
     join,
     kv_cache_config,
-    request,
     step,
+    use_nodes,
     vllm_config,
     vllm_scheduler,
 )
 from kvferry import _kvferry  # noqa: E402
-from kvferry.vllm import KVFerryConnector, connector, contract, scheduler, seam, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, connector, contract, seam  # noqa: E402
 from test_vllm_layouts import ORDINAL, OnGpu  # noqa: E402
 from vllm.config import CUDAGraphMode, VllmConfig  # noqa: E402
 from vllm.distributed.kv_transfer import kv_transfer_state  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.engine.core import EngineCore  # noqa: E402
-from vllm.v1.request import RequestStatus  # noqa: E402
 from vllm.v1.worker import gpu_model_runner as first  # noqa: E402
 from vllm.v1.worker.gpu import model_runner as second  # noqa: E402
 from vllm.v1.worker.gpu.kv_connector import KVConnector, get_kv_connector  # noqa: E402
@@ -168,10 +166,7 @@ class Engine:
         """Of a vLLM that does all in the order that kvferry knows, or else has another."""
         self.seen: list[Any] = []
         self.control, self.rank = FakeNode(), Recorder(self.seen)
-        monkeypatch.setattr(scheduler, "open_node", lambda *arguments: self.control)
-        monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
-        monkeypatch.setattr(worker, "open_node", lambda *arguments: self.rank)
-        monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 0)
+        use_nodes(monkeypatch, self.control, self.rank)
         self.connector = KVFerryConnector(vllm_config(), KVConnectorRole.SCHEDULER, kv_cache_config())
         manager = FakeManager()
         manager.groups = BLOCKS
@@ -193,11 +188,7 @@ class Engine:
         self.core.model_executor = SimpleNamespace(execute_model=self._execute, sample_tokens=self._sample)
 
     def add(self, params: dict[str, Any], name: str = "a") -> Any:
-        one = self.requests[name] = request(name, TOKENS, params=params)
-        self.connector.on_new_request(one)
-        external, _ = self.connector.get_num_new_matched_tokens(one, 0)
-        self.connector.update_state_after_alloc(one, FakeBlocks(*BLOCKS), external)
-        one.status = RequestStatus.WAITING_FOR_REMOTE_KVS if external else RequestStatus.RUNNING
+        one = self.requests[name] = add_request(self.connector, name, TOKENS, params, *BLOCKS)
         return one
 
     def run(self, *steps: Any, syncs: bool = False) -> list[Any]:

@@ -14,7 +14,6 @@ pytest.importorskip("vllm")
 import torch  # noqa: E402
 from fakes import (  # noqa: E402
     FakeBlocks,
-    FakeFailures,
     FakeNode,
     event,
     image_feature,
@@ -25,19 +24,21 @@ from fakes import (  # noqa: E402
     spec,
     stand_in,
     step,
+    use_nodes,
     vllm_config,
     vllm_scheduler,
 )
 from kvferry import Load, Node, Publication, Region, _kvferry, check  # noqa: E402
 from kvferry.engine import config as engine_config  # noqa: E402
-from kvferry.engine import boundary, consumer, messages, producer  # noqa: E402
-from kvferry.engine.messages import NoIdentity, log_left_out, pack_blocks  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, identity, requests, scheduler, worker  # noqa: E402
+from kvferry.engine import boundary, consumer, producer  # noqa: E402
+from kvferry.engine.messages import IN_A_LIST, LORA_CHANGED, NotCarried, RankReport, log_left_out, pack_blocks  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, requests, scheduler, worker  # noqa: E402
+from kvferry.vllm.content import identity  # noqa: E402
 from kvferry.vllm.groups import first_needed_block, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Pool, layer_specs  # noqa: E402
-from kvferry.vllm.requests import Prompts  # noqa: E402
-from kvferry.vllm.scheduler import News, Orders  # noqa: E402
-from kvferry.vllm.weights import Weights  # noqa: E402
+from kvferry.vllm.content.prompts import Prompts  # noqa: E402
+from kvferry.vllm.scheduler import RankReports, StepMetadata  # noqa: E402
+from kvferry.vllm.content.weights import Weights  # noqa: E402
 from vllm.config import MultiModalConfig, SpeculativeConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1  # noqa: E402
 from vllm.v1.core.single_type_kv_cache_manager import (  # noqa: E402
@@ -66,15 +67,15 @@ PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 def test_news_of_ranks_are_kept_apart() -> None:
     """What they mean together is the library's to say."""
-    a, b = messages.News(0, reports=[b"a"], released={5}), messages.News(1, reports=[b"b"], stuck={5})
-    merged = News([a]).aggregate(News([b]))
+    a, b = RankReport(0, reports=[b"a"], released={5}), RankReport(1, reports=[b"b"], stuck={5})
+    merged = RankReports([a]).aggregate(RankReports([b]))
     assert merged.ranks == [a, b]
     assert (a.reports, b.reports) == ([b"a"], [b"b"])
 
 
 def test_an_empty_answer_reaches_the_scheduler_side() -> None:
-    assert messages.News(1).is_empty() and not messages.News(1, stuck={5}).is_empty()
-    assert not KVConnectorOutput(kv_connector_worker_meta=News()).is_empty()
+    assert RankReport(1).is_empty() and not RankReport(1, stuck={5}).is_empty()
+    assert not KVConnectorOutput(kv_connector_worker_meta=RankReports()).is_empty()
 
 
 # ---- the worker ----
@@ -82,53 +83,52 @@ def test_an_empty_answer_reaches_the_scheduler_side() -> None:
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeNode, worker.Worker]:
     node = FakeNode()
-    monkeypatch.setattr(worker, "open_node", lambda *arguments: node)
-    monkeypatch.setattr(worker, "rank_of_worker", lambda engine: 1)
+    use_nodes(monkeypatch, None, node, 1)
     return node, worker.Worker(vllm_config(ranks=2), kv_cache_config())
 
 
 def test_a_worker_answers_only_when_asked_or_with_news(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    connector = SimpleNamespace(_worker=side, _orders=Orders())
+    connector = SimpleNamespace(_worker=side, _orders=StepMetadata())
     answer = KVFerryConnector.build_connector_worker_meta
     assert answer(connector) is None
-    connector._orders = Orders(answer=True)
-    assert answer(connector) == News([messages.News(1)])
-    connector._orders = Orders()
+    connector._orders = StepMetadata(answer=True)
+    assert answer(connector) == RankReports([RankReport(1)])
+    connector._orders = StepMetadata()
     node.events = [event(_kvferry.EVENT_LEASE_ENDED, 9, cause=3)]
-    assert answer(connector) == News([messages.News(1, ended={9})])
+    assert answer(connector) == RankReports([RankReport(1, ended={9})])
     assert answer(connector) is None
 
 
 def test_a_load_on_a_worker(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     loads = [Load(id_, "ticket", b"prompt", 0, 0, pack_blocks([[1, 2]], 0, [2], [0])) for id_ in (5, 6)]
-    side.start_loads(Orders(load=loads))
+    side.start_loads(StepMetadata(load=loads))
     node.stuck = {5, 7}
-    assert side.news() == messages.News(1, stuck={5}, healthy=False)
+    assert side.report() == RankReport(1, stuck={5}, healthy=False)
     node.stuck = set()
     node.events = [event(_kvferry.EVENT_LOAD, 5, report=b"report"), event(_kvferry.EVENT_RELEASED, 5)]
-    assert side.news() == messages.News(1, reports=[b"report"], released={5})
+    assert side.report() == RankReport(1, reports=[b"report"], released={5})
 
 
 def test_a_load_that_cannot_start_is_reported(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     node.status["load_start"] = _kvferry.NO_MEMORY
-    side.start_loads(Orders(load=[Load(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1], [0, 0]))]))
-    assert side.news() == messages.News(1, reports=[_kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)], released={5})
+    side.start_loads(StepMetadata(load=[Load(5, "ticket", b"prompt", 0, 3, pack_blocks([[1, 2], [3]], 0, [2, 1], [0, 0]))]))
+    assert side.report() == RankReport(1, reports=[_kvferry.report(5, 1, 3, 0, _kvferry.NO_MEMORY)], released={5})
 
 
 def test_a_lease_that_cannot_be_published_has_ended(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
     node.status["lease_publish"] = _kvferry.NO_MEMORY
-    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
-    assert side.news() == messages.News(1, ended={9}, unpublished={9})
+    side.publish(StepMetadata(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    assert side.report() == RankReport(1, ended={9}, unpublished={9})
 
 
 def test_host_memory_has_nothing_to_wait_for(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
-    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    side.start_loads(StepMetadata(load=[Load(6, "", b"", 0, 0, ())]))
+    side.publish(StepMetadata(publish=[Publication(b"lease", b"prompt", 9, ())]))
     assert node.after == [("load_start", None), ("lease_publish", None)]
     assert not side.loads_first()
 
@@ -145,8 +145,8 @@ def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode,
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=(device, next(streams))))
     side.register({"l0": torch.zeros(1)})
     side.open()
-    side.start_loads(Orders(load=[Load(6, "", b"", 0, 0, ())]))
-    side.publish(Orders(publish=[Publication(b"lease", b"prompt", 9, ())]))
+    side.start_loads(StepMetadata(load=[Load(6, "", b"", 0, 0, ())]))
+    side.publish(StepMetadata(publish=[Publication(b"lease", b"prompt", 9, ())]))
     assert node.after == [("load_start", (_kvferry.MEMORY_CUDA, 3, (3, 0))),
                           ("lease_publish", (_kvferry.MEMORY_CUDA, 3, (3, 0x77)))]
     assert registered == [tuple(pool)]
@@ -155,12 +155,12 @@ def test_a_gpu_s_bytes_are_complete_with_its_stream_s_work(rank: tuple[FakeNode,
 
 def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Worker]) -> None:
     node, side = rank
-    side.before_forward(Orders(end=[b"lease"], abort=[5], load=[Load(6, "", b"", 0, 0, ())]))
+    side.before_forward(StepMetadata(end=[b"lease"], abort=[5], load=[Load(6, "", b"", 0, 0, ())]))
     assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
 
 
 def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
-    connector = SimpleNamespace(_orders=Orders(last_words=["a"]), _worker=rank[1])
+    connector = SimpleNamespace(_orders=StepMetadata(finished=["a"]), _worker=rank[1])
     assert KVFerryConnector.get_finished(connector, set()) == ({"a"}, None)
 
 
@@ -168,12 +168,11 @@ def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) 
 
 def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode()
-    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: node)
-    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    use_nodes(monkeypatch, node)
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.unload_waiting()  # a reset may come before the first request
     join(side, vllm_scheduler(), [])
-    assert side.orders(step()) == Orders()
+    assert side.orders(step()) == StepMetadata()
     side.arrive(request("images", 20, params=PARAMS, prompt_embeds="some"))
     stats = side.stats()
     assert stats is not None and stats["counters"] == {"not_loaded": {"no_token_ids": 1}}
@@ -185,7 +184,7 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     orders = side.orders(step())
     assert len(orders.load) == 1 and orders.answer
     node.decide(node.next_id, _kvferry.ACTION_USE)
-    output = KVConnectorOutput(kv_connector_worker_meta=News([messages.News(0, released={node.next_id})]), finished_recving={"stranger"},
+    output = KVConnectorOutput(kv_connector_worker_meta=RankReports([RankReport(0, released={node.next_id})]), finished_recving={"stranger"},
                                finished_sending={"stranger"})
     side.update(output)
     assert output.finished_recving == {"a", "stranger"} and output.finished_sending == {"stranger"}
@@ -248,8 +247,7 @@ def test_states_are_not_a_drafter_s() -> None:
 def test_draft_layers_that_are_left_out_are_said_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Said()
     monkeypatch.setattr(scheduler, "logger", said)
-    monkeypatch.setattr(scheduler, "open_node", lambda *arguments: FakeNode())
-    monkeypatch.setattr(scheduler, "Failures", lambda http_status: FakeFailures())
+    use_nodes(monkeypatch, FakeNode())
     assert scheduler.Scheduler(vllm_config(), kv_cache_config()).stats() is None and not said
     stats = scheduler.Scheduler(vllm_config(), kv_cache_config(), 3).stats()
     assert stats is not None and stats["gauges"] == {"draft_layers_not_carried": {"control": 3}}
@@ -283,15 +281,15 @@ def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids are equal on two engines, whatever they show. The log says so when the engine starts, and no more."""
     said = Said()
     monkeypatch.setattr(requests, "logger", said)
-    monkeypatch.setattr(messages, "limited", said)
+    monkeypatch.setattr("kvferry.engine.messages.limited", said)
     image = image_feature("renderer0-mm-1-image-0")
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
         engine = vllm_config()
         engine.model_config.multimodal_config = stand_in(MultiModalConfig, mm_processor_cache_gb=cache_gb)
         engine.cache_config.enable_prefix_caching = caching
         found = Prompts(engine, prompts()._weights).of(request("a", 20, mm_features=[image]))
-        assert (found is not NoIdentity.IMAGES_UNHASHED) == hashed
-        if isinstance(found, NoIdentity):
+        assert (found is not NotCarried.IMAGES_UNHASHED) == hashed
+        if isinstance(found, NotCarried):
             log_left_out("request %s: %s", "a", found.value)
     assert len(said) == 1 and "prompts with images are neither handed over nor loaded (images_unhashed)" in said[0]
     assert isinstance(Prompts(engine, prompts()._weights).of(request("a", 20)), bytes)
@@ -299,22 +297,22 @@ def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_identity_without_weights() -> None:
     weights = Weights(None, None, "toy")
-    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NoIdentity.WEIGHTS_UNKNOWN
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NotCarried.WEIGHTS_UNKNOWN
     weights.begin()
     known = Prompts(vllm_config(), weights).of(request("a", 20))
     assert isinstance(known, bytes)
     weights.forget()
-    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NoIdentity.WEIGHTS_UNKNOWN
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) is NotCarried.WEIGHTS_UNKNOWN
     weights.name("step 7")
-    assert Prompts(vllm_config(), weights).of(request("a", 20)) not in (known, NoIdentity.WEIGHTS_UNKNOWN)
+    assert Prompts(vllm_config(), weights).of(request("a", 20)) not in (known, NotCarried.WEIGHTS_UNKNOWN)
 
 
 def test_causes_are_documented() -> None:
     table = (DOCS / "reasons.md").read_text().partition("| cause |")[2]
-    own = {messages.LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
-           boundary.INTERNAL_ERROR, producer.PREEMPTED, producer.ABORTED, messages.IN_A_LIST, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
+    own = {LORA_CHANGED, producer.PAUSED, producer.WEIGHTS_CHANGED, producer.LEASE_ENDED, consumer.WEIGHTS_CHANGED,
+           boundary.INTERNAL_ERROR, producer.PREEMPTED, producer.ABORTED, IN_A_LIST, consumer.DISCARDED, consumer.NOT_TAKEN, consumer.PREEMPTED}
     trtllm = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines() if "| TensorRT-LLM: " in line)))
-    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) - trtllm == own | {cause.value for cause in NoIdentity} - {NoIdentity.UNSEEN.value}
+    assert set(re.findall(r"^\| `(\w+)`", table, re.M)) - trtllm == own | {cause.value for cause in NotCarried} - {NotCarried.UNSEEN.value}
 
 
 # ---- configuration ----

@@ -15,10 +15,11 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from engines import make_prompt, pack, wait_for  # noqa: E402
+from engines import make_prompt, pack, wait_until  # noqa: E402
 from fakes import spec as attention_spec  # noqa: E402
 from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
-from kvferry.vllm.layout import APART, LayoutError, Pool, Split, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.layout import APART, LayoutError, Pool, check_checksums, pool_of  # noqa: E402
+from kvferry.vllm.split import Split  # noqa: E402
 from kvferry.vllm.states import groups_of_all_layers  # noqa: E402
 from sides import of_stage  # noqa: E402
 from test_vllm_layouts import BLOCKS, LAYERS, backend_of, lay_out, named_by, spec_of  # noqa: E402
@@ -264,7 +265,7 @@ class Engine:
                     elif event.kind == _kvferry.EVENT_RELEASED:
                         self.control.request_released([event.id], rank)
             return next((event.verdict for event in self.control.poll() if event.kind == _kvferry.EVENT_VERDICT), None)
-        return int(wait_for("a verdict", verdict).status)
+        return int(wait_until("a verdict", verdict).status)
 
     def check(self, is_loaded: bool) -> None:
         """Every byte of the pool."""

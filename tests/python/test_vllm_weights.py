@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from kvferry.engine import digest_file, digests, weights as engine_weights  # noqa: E402
-from kvferry.vllm import weights  # noqa: E402
-from kvferry.vllm.weights import Weights  # noqa: E402
+from kvferry.vllm.content import weights  # noqa: E402
+from kvferry.vllm.content.weights import Weights  # noqa: E402
 from vllm.config import LoadConfig  # noqa: E402
 
 LIMIT_S = 10.0
@@ -55,6 +55,7 @@ def begun(path: Path, load_format: str = "auto") -> Weights:
 
 
 def digest_of(found: Weights, limit_s: float = LIMIT_S) -> str | None:
+    """None: it has none after so long, as some must not."""
     end = time.monotonic() + limit_s
     while found.digest is None and time.monotonic() < end:
         time.sleep(0.005)

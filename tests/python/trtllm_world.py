@@ -7,8 +7,6 @@ import json
 import random
 import socket
 import sys
-import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from engines import wait_until  # noqa: E402
 from trtllm_engine import names  # noqa: E402
 from trtllm_engine.arguments import make_arguments  # noqa: E402
 from trtllm_engine.engine import Engine  # noqa: E402
@@ -70,13 +69,6 @@ def prompt(seed: int, tokens: int = 18) -> list[int]:
 def offerable(tokens: int) -> int:
     """Whole blocks, without the one of the last token."""
     return (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-
-
-def until(condition: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not in {limit_s} s: {what}"
-        time.sleep(0.001)
 
 
 class World:
@@ -137,21 +129,16 @@ class World:
         return node
 
     def ticket(self, tokens: list[int], manager: str = "v1") -> str:
-        found = self.find(self.router(manager), self.key(tokens))
-        assert found is not None
-        return found
+        return self.find(self.router(manager), self.key(tokens))
 
-    def find(self, node: Node, key: bytes) -> str | None:
+    def find(self, node: Node, key: bytes) -> str:
         """The ticket that the prefill engine has for it."""
-        end = time.monotonic() + WAIT_S
-        while time.monotonic() < end:
+        def ask() -> str | None:
             status, id_ = node.ticket_find(key, None, 1000, 0)
             assert status == _kvferry.OK
-            until(lambda: any(event.id == id_ for event in node.poll()), "a find's end")
-            if (ticket := node.ticket_take(id_)) is not None:
-                return ticket
-            time.sleep(0.005)
-        return None
+            wait_until("a find's end", lambda: any(event.id == id_ for event in node.poll()))
+            return node.ticket_take(id_)
+        return str(wait_until("the ticket", ask, poll_s=0.005))
 
     def hand_over(self, p: Engine, tokens: list[int]) -> None:
         """The prefill engine computes it."""
@@ -179,13 +166,13 @@ class World:
                 p.nudge()
                 p.step()
                 return p.free_blocks == BLOCKS and not p.pinned
-            until(is_free, "P's blocks")
+            wait_until("P's blocks", is_free)
         if d is not None:
             def is_idle() -> bool:
                 d.nudge()
                 d.step()
                 return d.scheduler._consumer.is_idle and d.free_blocks == BLOCKS
-            until(is_idle, "D's blocks, and its tickets")
+            wait_until("D's blocks, and its tickets", is_idle)
 
     def close(self) -> None:
         for node in self._nodes:

@@ -1,5 +1,6 @@
 """Rules that the text of the sources keeps. Each function yields problems as "path:line: what is wrong"."""
 
+import ast
 import re
 import shutil
 import subprocess
@@ -110,6 +111,32 @@ def no_include_circles(root):
         yield f"src/{group[0]}: includes go round in a circle: {', '.join(group)}"
 
 
+def imported(tree, package, modules):
+    """Those of `modules` that a module of `package` imports, be it late, or for its types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from {alias.name for alias in node.names} & modules
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from {name if (name := f"{base}.{alias.name}") in modules else base for alias in node.names} & modules
+
+
+def no_import_circles(root):
+    """Of the Python package."""
+    folder = root / "python"
+    paths = {path.relative_to(folder).with_suffix("").as_posix().replace("/", "."): path
+             for suffix in ("*.py", "*.pyi") for path in sorted((folder / "kvferry").rglob(suffix))}  # fmt: skip
+    modules = {name.removesuffix(".__init__") for name in paths}
+    graph = {}
+    for name, path in paths.items():
+        module = name.removesuffix(".__init__")
+        package = module if module != name else module.rpartition(".")[0]
+        graph[module] = set(imported(ast.parse(path.read_text(encoding="utf-8")), package, modules)) - {module}
+    for group in circles(graph):
+        yield f"python/{group[0].replace('.', '/')}: imports go round in a circle: {', '.join(group)}"
+
+
 def transports_know_only_themselves(root):
     """src/transport/NAME/ is included there alone; what transports share lies beside the folders."""
     for name, line, header in included_here(root):
@@ -196,6 +223,7 @@ def formatting(root):
 RULES = [
     includes,
     no_include_circles,
+    no_import_circles,
     transports_know_only_themselves,
     tools_use_the_public_interface,
     banned_calls,

@@ -93,9 +93,9 @@ static PyObject *links_object(const kvfpy_module_state *state, const kvf_peer_st
 {
   PyObject *list = PyList_New(0);
   for (uint32_t i = 0; i < peer->links_count; i++) {
-    const kvf_link_stat *path = &peer->links[i];
-    if (!kvfpy_append(list, kvfpy_record_object(state, KVFPY_PATH, "(sisO)", path->name, (int)path->breaker,
-                                                kvf_status_name(path->cause), path->up ? Py_True : Py_False))) {
+    const kvf_link_stat *link = &peer->links[i];
+    if (!kvfpy_append(list, kvfpy_record_object(state, KVFPY_LINK, "(sisO)", link->name, (int)link->breaker,
+                                                kvf_status_name(link->cause), link->up ? Py_True : Py_False))) {
       Py_CLEAR(list);
       break;
     }

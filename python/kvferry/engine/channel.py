@@ -71,13 +71,13 @@ class Waker:
 
 
 class Hub:
-    """The scheduler side's end. Its thread calls `on_news` with what a rank has sent, and `on_events` when the node may
+    """The scheduler side's end. Its thread calls `on_report` with what a rank has sent, and `on_events` when the node may
     have some, and now and then."""
 
-    def __init__(self, node: Node, ranks: int, on_news: Callable[[Any], None], on_events: Callable[[], None],
+    def __init__(self, node: Node, ranks: int, on_report: Callable[[Any], None], on_events: Callable[[], None],
                  idle_s: Callable[[], float]) -> None:
         self._node = node
-        self._on_news = on_news
+        self._on_report = on_report
         self._on_events = on_events
         self._idle_s = idle_s
         self._orders: deque[Any] = deque()
@@ -124,22 +124,22 @@ class Hub:
             while self._orders:
                 orders = self._orders.popleft()
                 for link in list(self._links):
-                    self._tell(link, orders)
+                    self._emit(link, orders)
 
     def _receive(self, link: Connection) -> None:
         try:
-            news = link.recv()
+            report = link.recv()
         except (EOFError, OSError):
             logger.error("kvferry: a rank of this engine is gone")
             self._drop(link)
             return
-        if news is CLOSED:
+        if report is CLOSED:
             self._drop(link)
         else:
             with _survived():
-                self._on_news(news)
+                self._on_report(report)
 
-    def _tell(self, link: Connection, orders: Any) -> None:
+    def _emit(self, link: Connection, orders: Any) -> None:
         try:
             link.send(orders)
         except OSError:
@@ -191,11 +191,11 @@ class Link:
                     orders = self._link.recv()
                     with _survived():
                         self._on_orders(orders)
-                news = None
+                report = None
                 with _survived():
-                    news = self._on_events()
-                if news is not None:
-                    self._link.send(news)
+                    report = self._on_events()
+                if report is not None:
+                    self._link.send(report)
 
     def close(self) -> None:
         self._closing = True

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from kvferry import Node
 
-from .consumer import Arrival, Consumer
+from .consumer import Consumer, RemotePrompt
 from .errors import Failures
-from .messages import Ending, News, Orders
+from .messages import Ending, RankReport, StepOrders
 from .metrics import Data, Meter, Counters
 from .producer import Producer
 
@@ -34,19 +34,19 @@ class Control:
             for event in events:
                 self._consumer.on_event(event)
 
-    def fill(self, orders: Orders) -> None:
+    def collect(self, orders: StepOrders) -> None:
         """The step's orders to the ranks, but for what is published in it."""
         self._poll()
-        self._producer.fill(orders)
-        self._consumer.fill(orders)
+        self._producer.collect(orders)
+        self._consumer.collect(orders)
         orders.answer = self._producer.has_leases or self._consumer.busy
 
-    def take(self, news: Iterable[News]) -> None:
-        for one in news:
-            self._producer.take(one)
-            self._consumer.take(one)
+    def receive(self, reports: Iterable[RankReport]) -> None:
+        for one in reports:
+            self._producer.receive(one)
+            self._consumer.receive(one)
 
-    def settled(self) -> list[Arrival]:
+    def settled(self) -> list[RemotePrompt]:
         """Requests that the engine may go on with, each once."""
         self._poll()
         return self._consumer.settled()

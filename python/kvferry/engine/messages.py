@@ -18,7 +18,7 @@ its list."""
 
 
 @dataclass
-class Orders:
+class StepOrders:
     """Scheduler side to every rank. What is ended or aborted comes before the step's memory work."""
 
     end: list[bytes] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Orders:
     lease_adapters: dict[int, Any] = field(default_factory=dict)
     load_adapters: dict[int, Any] = field(default_factory=dict)
     """By lease, and by request: the LoRA adapter that the rank must have in memory to publish, or to load."""
-    last_words: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
     """The engine's ids of requests that have ended, and that it keeps until every rank has said so."""
     answer: bool = False  # the scheduler side waits for something: answer even if there is no news
 
@@ -43,7 +43,7 @@ class Ending:
 
 
 @dataclass
-class News:
+class RankReport:
     """One rank to the scheduler side. To be told anything twice does no harm."""
 
     rank: int
@@ -59,10 +59,10 @@ class News:
 
     def is_empty(self) -> bool:
         """Not __bool__: an engine may drop what is false, and an empty answer is an answer."""
-        return self == News(self.rank)
+        return self == RankReport(self.rank)
 
 
-class NoIdentity(enum.Enum):
+class NotCarried(enum.Enum):
     """Why a prompt's KV is not handed over, nor loaded; the values are reasons in metrics."""
 
     NO_TOKEN_IDS = "no_token_ids"
@@ -81,7 +81,7 @@ class NoIdentity(enum.Enum):
     """Not every rank has read its adapter yet, or they have not read the same, or the engine reads it anew in every step."""
 
 
-SAID_AT_START = frozenset((NoIdentity.IMAGES_UNHASHED.value,))
+SAID_AT_START = frozenset((NotCarried.IMAGES_UNHASHED.value,))
 """What follows from the engine's configuration: the log has it once."""
 
 

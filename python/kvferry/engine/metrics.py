@@ -21,6 +21,7 @@ from kvferry.metric_table import (
     HISTOGRAMS,
     PEER_COUNTERS,
     PEER_GAUGES,
+    PER_LINK,
     PREFIX,
     Metric,
     bounds_of,
@@ -58,7 +59,7 @@ Data = dict[str, Any]
 counters    {name: {reason: increase}}
 gauges      {name: {node: value}}
 histograms  {name: {bucket: [count, sum]}}, increases
-peers       {address: {"counters": as above, "gauges": {name: {node: {path: value}}}, "failures": {reason: time}}}
+peers       {address: {"counters": as above, "gauges": {name: {node: {link: value}}}, "failures": {reason: time}}}
 gone        {node: [address]}: that it lists no more
 """
 
@@ -168,9 +169,9 @@ class Meter:
         listed: dict[str, dict[tuple[str, str], int]] = {}
         for peer in self._node.peers():
             gauges = {(number.name, ""): number.value for number in peer.numbers if number.is_gauge}
-            for path in peer.paths:
-                gauges["breaker", path.name] = path.breaker
-                gauges["up", path.name] = int(path.is_up)
+            for link in peer.links:
+                gauges["breaker", link.name] = link.breaker
+                gauges["up", link.name] = int(link.is_up)
             # An address may be that of several lives of a process: the latest used comes first.
             listed.setdefault(peer.address, gauges)
             if self._count(data, peer.id, peer.address, peer.numbers) and peer.failure:
@@ -201,12 +202,12 @@ class Meter:
         return failed
 
     def _show(self, data: Data, address: str, gauges: dict[tuple[str, str], int]) -> None:
-        """All paths of a gauge, if one has changed: the merged Data hold a node's paths as one value."""
+        """All links of a gauge, if one has changed: the merged Data hold a node's links as one value."""
         known = self._peer_gauges.get(address, {})
-        changed = {name for (name, path), value in gauges.items() if known.get((name, path)) != value}
+        changed = {name for (name, link), value in gauges.items() if known.get((name, link)) != value}
         for name in changed:
             peer_of(data, address)["gauges"].setdefault(name, {})[self._name] = {
-                path: value for (other, path), value in gauges.items() if other == name}
+                link: value for (other, link), value in gauges.items() if other == name}
 
 
 class Prometheus:
@@ -282,13 +283,13 @@ class Prometheus:
                     peer.child(prom, [*engine, address, *label]).inc(increase)
         if address == OTHER:
             return  # of many peers there is no one state
-        gauges = [(name, node, path, value) for name, nodes in news["gauges"].items() for node, paths in nodes.items()
-                  for path, value in paths.items()]
-        for name, node, path, value in gauges:
+        gauges = [(name, node, link, value) for name, nodes in news["gauges"].items() for node, links in nodes.items()
+                  for link, value in links.items()]
+        for name, node, link, value in gauges:
             peer.nodes.add(node)
             if name in self._peer_gauges:
                 metric, prom = self._peer_gauges[name]
-                label = [node, path] if "path" in metric.labels else [node]
+                label = [node, link, link] if metric.labels == PER_LINK else [node]
                 peer.child(prom, [*engine, address, *label]).set(value)
         for reason, at in news["failures"].items():
             peer.child(self._peer_gauges["last_failure"][1], [*engine, address, reason]).set(at)
@@ -362,5 +363,5 @@ def mean_ms(buckets: dict[str, list[int]]) -> float:
 
 
 def is_open(peer: dict[str, Any]) -> bool:
-    return any(value == _kvferry.BREAKER_OPEN for paths in peer["gauges"].get("breaker", {}).values()
-               for value in paths.values())
+    return any(value == _kvferry.BREAKER_OPEN for links in peer["gauges"].get("breaker", {}).values()
+               for value in links.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import Publication, _kvferry
 
 from .boundary import INTERNAL_ERROR
-from .messages import News, Orders, count_positions, log_left_out
+from .messages import RankReport, StepOrders, count_positions, log_left_out
 from .metrics import Counters
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAUSED, WEIGHTS_CHANGED, LEASE_ENDED = "paused", "weights_changed", "lease_ended"
 PREEMPTED, ABORTED = "preempted", "aborted"
-"""Why there is no ticket, beside NoIdentity and the library's statuses."""
+"""Why there is no ticket, beside NotCarried and the library's statuses."""
 FREES_WITHIN_S = 1.0  # how long an engine waits for the blocks of leases, at a stretch, before it preempts
 
 
@@ -126,7 +126,7 @@ class Producer:
             self._short_since = time.monotonic()
         return time.monotonic() < self._short_since + FREES_WITHIN_S
 
-    def fill(self, orders: Orders) -> None:
+    def collect(self, orders: StepOrders) -> None:
         orders.make_room = self._short or self._refused or self.drains
         if not self._short:
             self._short_since = None
@@ -137,7 +137,7 @@ class Producer:
             self._order(orders, publication, content)
         self._finished = []
 
-    def publish(self, orders: Orders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None,
+    def publish(self, orders: StepOrders, key: str, prompt: bytes, blocks: tuple[bytes, ...], content: Any = None,
                 goes_on: bool = False) -> None:
         """This step computes the prompt's last tokens, with this LoRA adapter. `goes_on`: the request will write into the last
         block again, and readers compare bytes: they are complete when it has finished."""
@@ -162,7 +162,7 @@ class Producer:
             self._order(orders, publication, content)
 
     @staticmethod
-    def _order(orders: Orders, publication: Publication, content: Any) -> None:
+    def _order(orders: StepOrders, publication: Publication, content: Any) -> None:
         orders.publish.append(publication)
         if content is not None:
             orders.lease_adapters[publication.user] = content
@@ -262,11 +262,11 @@ class Producer:
 
     # ---- what the ranks say ----
 
-    def take(self, news: News) -> None:
-        for lease_id in news.unpublished & self._leases.keys():
+    def receive(self, report: RankReport) -> None:
+        for lease_id in report.unpublished & self._leases.keys():
             self._tell_end(self._leases[lease_id])
-        ended = list(news.ended & self._leases.keys())
-        for lease_id, status in zip(ended, self._node.lease_ended(ended, news.rank)):
+        ended = list(report.ended & self._leases.keys())
+        for lease_id, status in zip(ended, self._node.lease_ended(ended, report.rank)):
             lease = self._leases[lease_id]
             lease.ended = True
             if status == _kvferry.OK:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kvferry import _kvferry
 
 from .log import limited
-from .messages import LORA_CHANGED, Ending, News, Orders
+from .messages import LORA_CHANGED, Ending, RankReport, StepOrders
 from .metrics import Counters, Data, Meter
 from .wakeup import Teller
 
@@ -26,7 +26,7 @@ class Worker:
         self._rank = rank
         self._counters = Counters()
         self._meter = Meter(node, f"rank {rank}", self._counters)
-        self._news = News(rank)
+        self._report = RankReport(rank)
         self._loading: set[int] = set()
         self._teller: Teller | None = None
 
@@ -50,26 +50,26 @@ class Worker:
 
     # ---- in the order of one step ----
 
-    def before_forward(self, orders: Orders) -> None:
+    def before_forward(self, orders: StepOrders) -> None:
         """Nothing that the step overwrites may be under a lease, or the destination of a load that is not wanted."""
         self._node.lease_end(orders.end)
         if orders.make_room:
             self._node.leases_end_lingering()
         self._node.load_abort(orders.abort)
 
-    def start_loads(self, orders: Orders) -> None:
+    def start_loads(self, orders: StepOrders) -> None:
         refused = self._have_another_adapter(orders.load_adapters)
-        self._news.refused |= refused
-        self._news.released |= refused
+        self._report.refused |= refused
+        self._report.released |= refused
         loads = [load for load in orders.load if load.request_id not in refused]
         for load, status in zip(loads, self._node.load_start(loads, self.work_before_loads())):
             if status == _kvferry.OK:
                 self._loading.add(load.request_id)
             else:  # no event will come, and nothing has been written; the report is for the reason
-                self._news.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
-                self._news.released.add(load.request_id)
+                self._report.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
+                self._report.released.add(load.request_id)
 
-    def publish(self, orders: Orders) -> None:
+    def publish(self, orders: StepOrders) -> None:
         """The step's forward, and its drafter's, are over, or given to the device: with them the bytes of its prompts are
         complete."""
         failed = dict.fromkeys(self._have_another_adapter(orders.lease_adapters), LORA_CHANGED)
@@ -79,59 +79,59 @@ class Worker:
                 failed[publication.user] = _kvferry.status_name(status)
         for lease_id, reason in failed.items():
             limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
-        self._news.unpublished |= failed.keys()
-        self._news.ended |= failed.keys()
+        self._report.unpublished |= failed.keys()
+        self._report.ended |= failed.keys()
 
     def _have_another_adapter(self, contents: dict[int, Any]) -> set[int]:
         return {id_ for id_, content in contents.items() if not self.has_adapter(content)}
 
     def _poll(self) -> None:
-        news = self._news
+        report = self._report
         while events := self._node.poll():
             for event in events:
                 if event.kind == _kvferry.EVENT_LEASE_ENDED:
-                    news.ended.add(event.id)
+                    report.ended.add(event.id)
                 elif event.kind == _kvferry.EVENT_LOAD:
                     assert event.report is not None
-                    news.reports.append(event.report)
+                    report.reports.append(event.report)
                 elif event.kind == _kvferry.EVENT_RELEASED:
-                    news.released.add(event.id)
+                    report.released.add(event.id)
                     self._loading.discard(event.id)
         if self._loading and not self._node.healthy():
             loads = list(self._loading)
-            news.stuck |= {id_ for id_, status in zip(loads, self._node.load_stuck(loads)) if status == _kvferry.OK}
+            report.stuck |= {id_ for id_, status in zip(loads, self._node.load_stuck(loads)) if status == _kvferry.OK}
 
-    def last_words(self, orders: Orders) -> set[str]:
-        return set(orders.last_words)
+    def finished(self, orders: StepOrders) -> set[str]:
+        return set(orders.finished)
 
-    def answer(self, orders: Orders) -> News | None:
+    def answer(self, orders: StepOrders) -> RankReport | None:
         """None: there is none, and nobody waits for it."""
-        news = self.news()
-        return news if orders.answer or not news.is_empty() else None
+        report = self.report()
+        return report if orders.answer or not report.is_empty() else None
 
-    def news(self) -> News:
+    def report(self) -> RankReport:
         self._poll()
-        news, self._news = self._news, News(self._rank)
-        news.adapters = self.adapters_changed()
-        news.healthy = self._node.healthy()
-        return news
+        report, self._report = self._report, RankReport(self._rank)
+        report.adapters = self.adapters_changed()
+        report.healthy = self._node.healthy()
+        return report
 
     # ---- between steps ----
 
-    def end_transfers(self, ending: Ending) -> News:
+    def end_transfers(self, ending: Ending) -> RankReport:
         """Ends these leases and loads, and waits for the library to confirm each. What it does not know has ended."""
         for ended, ids, statuses in (
-                (self._news.ended, list(ending.leases), self._node.lease_end(list(ending.leases.values()))),
-                (self._news.released, ending.loads, self._node.load_abort(ending.loads))):
+                (self._report.ended, list(ending.leases), self._node.lease_end(list(ending.leases.values()))),
+                (self._report.released, ending.loads, self._node.load_abort(ending.loads))):
             ended |= {id_ for id_, status in zip(ids, statuses) if status == _kvferry.NOT_FOUND}
         deadline = time.monotonic() + CONFIRM_S
         self._poll()
-        while not (self._news.ended >= ending.leases.keys() and self._news.released >= set(ending.loads)):
+        while not (self._report.ended >= ending.leases.keys() and self._report.released >= set(ending.loads)):
             if time.monotonic() > deadline:
                 break
             time.sleep(CONFIRM_POLL_S)
             self._poll()
-        return self.news()
+        return self.report()
 
     def leave_memory(self, wait_s: float = CONFIRM_S) -> bool:
         """Ends all leases and loads, the leases at once. False: a read has not ended yet."""
@@ -146,7 +146,7 @@ class Worker:
     def stats(self) -> Data | None:
         return self._meter.read()
 
-    def tell(self, address: bytes) -> bool:
+    def notify(self, address: bytes) -> bool:
         """From now on the listener there hears when this rank has something to say. False: nobody can be told."""
         if self._teller is None:
             with suppress(OSError):

@@ -30,7 +30,7 @@ class PeerRow(NamedTuple):
     url: str
     engine: str
     peer: str
-    paths: list[tuple[str, int, bool]]
+    links: list[tuple[str, int, bool]]
     """(name, breaker, is up), the worst over the engine's nodes."""
     reads: float
     loads_per_s: float | None
@@ -106,21 +106,21 @@ def peers(pairs: list[Pair]) -> list[PeerRow]:
     """Those in trouble first."""
     rows = [peer_row(both, engine, peer) for both in pairs for engine in engines_of(both.now)
             for (peer,) in both.now.by("peer_breaker", "peer", engine=engine)]
-    return sorted(rows, key=lambda row: (-max(breaker for _, breaker, _ in row.paths), row.url, row.engine, row.peer))
+    return sorted(rows, key=lambda row: (-max(breaker for _, breaker, _ in row.links), row.url, row.engine, row.peer))
 
 
 def peer_row(both: Pair, engine: str, peer: str) -> PeerRow:
     labels = {"engine": engine, "peer": peer}
-    paths: dict[str, tuple[int, bool]] = {}
-    ups = both.now.by("peer_up", "path", "node", **labels)
-    for (path, node), breaker in both.now.by("peer_breaker", "path", "node", **labels).items():
-        old = paths.get(path, (0, False))
-        paths[path] = (max(old[0], min(max(int(breaker), 0), 2)), old[1] or ups.get((path, node), 0) > 0)
+    links: dict[str, tuple[int, bool]] = {}
+    ups = both.now.by("peer_up", "link", "node", **labels)
+    for (link, node), breaker in both.now.by("peer_breaker", "link", "node", **labels).items():
+        old = links.get(link, (0, False))
+        links[link] = (max(old[0], min(max(int(breaker), 0), 2)), old[1] or ups.get((link, node), 0) > 0)
     failures = both.now.by("peer_last_failure_timestamp_seconds", "reason", **labels)
     at, reason = max(((at, reason) for (reason,), at in failures.items()), default=(0.0, ""))
     return PeerRow(
         url=both.now.url, engine=engine, peer=peer,
-        paths=[(name, *paths[name]) for name in sorted(paths)],
+        links=[(name, *links[name]) for name in sorted(links)],
         reads=both.now.total("peer_reads_in_flight", **labels),
         loads_per_s=both.rate("peer_loads_total", **labels),
         bytes_per_s=both.rate("peer_loaded_bytes_total", **labels),

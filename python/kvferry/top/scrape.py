@@ -19,6 +19,8 @@ from kvferry.metric_table import PREFIX, VLLM_PREFIX
 ANSWER_BYTES_MAX = 32 << 20
 SAMPLES_MAX = 100_000
 LABEL_CHARS_MAX = 200
+OLD_NAMES = {"path": "link"}
+"""Labels as engines of the last release have them; those of this one have both names, with the same value."""
 
 
 class Sample(NamedTuple):
@@ -76,8 +78,8 @@ def parse(text: str) -> list[Sample]:
     """kvferry's own samples. The rest, which may be much, is not looked at."""
     own = [line for line in text.split("\n")
            if line.startswith((PREFIX, VLLM_PREFIX, f"# TYPE {PREFIX}", f"# TYPE {VLLM_PREFIX}"))]
-    samples = [Sample(sample.name.removeprefix(VLLM_PREFIX).removeprefix(PREFIX), {name: clean(value) for name, value in sample.labels.items()},
-                      sample.value)
+    samples = [Sample(sample.name.removeprefix(VLLM_PREFIX).removeprefix(PREFIX),
+                      {OLD_NAMES.get(name, name): clean(value) for name, value in sample.labels.items()}, sample.value)
                for family in text_string_to_metric_families("\n".join(own[:SAMPLES_MAX]) + "\n")
                for sample in family.samples]
     if not samples:

@@ -72,9 +72,9 @@ def troubles(pairs: list[rows.Pair]) -> list[Text]:
             for row in rows.engines(pairs) if row.trouble]
 
 
-def links_text(paths: list[tuple[str, int, bool]]) -> Text:
+def links_text(links: list[tuple[str, int, bool]]) -> Text:
     text = Text()
-    for name, breaker, up in paths:
+    for name, breaker, up in links:
         text.append(f"{' ' if text else ''}{name}:")
         state = rows.BREAKERS[breaker] if breaker else "up" if up else "idle"
         text.append(state, style=BREAKER_STYLES[breaker] if breaker or up else "dim")
@@ -84,11 +84,11 @@ def links_text(paths: list[tuple[str, int, bool]]) -> Text:
 def peers_table(pairs: list[rows.Pair]) -> Table:
     listed = rows.peers(pairs)
     title = "peers" if len(listed) <= PEERS_SHOWN_MAX else f"peers ({PEERS_SHOWN_MAX} of {len(listed)})"
-    made = table(title, "peer", "<seen by", "<paths", "reads\nnow", "loads\nper s", "bytes\nper s",
+    made = table(title, "peer", "<seen by", "<links", "reads\nnow", "loads\nper s", "bytes\nper s",
                  "loads\nfailed", "<last failure")
     for row in listed[:PEERS_SHOWN_MAX]:
         last = f"{row.last_failure}, {age(row.last_failure_age_s)} ago" if row.last_failure else ""
-        made.add_row(Text(row.peer), Text(place(row.url, row.engine)), links_text(row.paths), number(row.reads),
+        made.add_row(Text(row.peer), Text(place(row.url, row.engine)), links_text(row.links), number(row.reads),
                      number(row.loads_per_s), number(row.bytes_per_s), number(row.failures), Text(last))
     return made
 

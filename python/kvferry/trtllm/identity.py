@@ -10,7 +10,7 @@ from typing import Any
 
 from kvferry import prompt_hash, prompt_set_model
 from kvferry.engine.config import ConfigError
-from kvferry.engine.messages import NoIdentity
+from kvferry.engine.messages import NotCarried
 from kvferry.engine.weights import WEIGHTS_ID, UnknownWeightsError, Weights
 
 from .config import VARIABLE, Config
@@ -133,17 +133,17 @@ class Prompts:
     def offered_tokens(self, tokens: int) -> int:
         return (tokens - 1) // self._block_tokens * self._block_tokens if tokens > 0 else 0
 
-    def of_request(self, request: Any) -> bytes | NoIdentity:
+    def of_request(self, request: Any) -> bytes | NotCarried:
         tokens = request.get_tokens(0)[:request.prompt_len]
         if any(getattr(request, name, None) is not None for name in UNSEEN):
-            return NoIdentity.UNSEEN
+            return NotCarried.UNSEEN
         salt = getattr(request, "cache_salt", None)
         if salt is None and getattr(request, SALT_ID, None) is not None:
-            return NoIdentity.UNSEEN
+            return NotCarried.UNSEEN
         return self.of_tokens(tokens, salt)
 
-    def of_tokens(self, tokens: list[int], salt: str | None) -> bytes | NoIdentity:
+    def of_tokens(self, tokens: list[int], salt: str | None) -> bytes | NotCarried:
         if self._weights.digest is None:
-            return NoIdentity.WEIGHTS_UNKNOWN
+            return NotCarried.WEIGHTS_UNKNOWN
         ids = array("I", tokens[:self.offered_tokens(len(tokens))]).tobytes()
         return prompt_set_model(prompt_hash(ids, json.dumps({"cache_salt": salt}).encode()), self._weights.digest.encode())

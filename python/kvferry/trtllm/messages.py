@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvferry.engine.messages import Orders
+from kvferry.engine.messages import StepOrders
 
 NO_BLOCK = -1
 """In place of a block that has slid out of its window (BAD_PAGE_INDEX)."""
@@ -20,7 +20,7 @@ class Copy:
 
 
 @dataclass
-class Between(Orders):
+class Between(StepOrders):
     """Between steps."""
 
     after: dict[int, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Parked:
 
 
 @dataclass
-class Step(Orders):
+class Step(StepOrders):
     """With the metadata of a step, the same on all ranks."""
 
     copy: Copy | None = None

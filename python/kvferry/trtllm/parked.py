@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvferry.engine.consumer import Arrival, Phase
+from kvferry.engine.consumer import Phase, RemotePrompt
 from kvferry.engine.messages import pack_blocks
 
 from .mailbox import Done
 from .messages import NO_BLOCK, Parked
-from .offers import FAILED, NOT_ASKED, REFUSED, SHORT, Offers, what_is_left
+from .loader import FAILED, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -31,7 +31,7 @@ class Deposit:
     """A ticket whose lease is kept alive until the engine asks."""
 
     prompt: bytes
-    arrival: Arrival
+    remote: RemotePrompt
     until: float
 
 
@@ -41,7 +41,7 @@ class Offer(NamedTuple):
     tokens: int  # that are there once all is loaded
 
 
-class Parking(Offers):
+class Parking(Loader):
     def __init__(self, node: Node, counters: Counters, block_tokens: int, ttl_s: float) -> None:
         super().__init__(node, counters, block_tokens)
         self._ttl_s = ttl_s
@@ -53,19 +53,19 @@ class Parking(Offers):
 
     # ---- tickets ----
 
-    def take_up(self, arrival: Arrival, prompt: bytes, done: Done) -> None:
+    def take_up(self, remote: RemotePrompt, prompt: bytes, done: Done) -> None:
         """Nothing is loaded before the engine has asked."""
-        if len(set(arrival.counts)) != 1:
-            self._forget(arrival)
+        if len(set(remote.counts)) != 1:
+            self._forget(remote)
             self.give_up(done, REFUSED)
             return
-        self._waiting.append(Deposit(prompt, arrival, time.monotonic() + self._ttl_s))
-        done(arrival.counts[0] * self._block_tokens, "")
+        self._waiting.append(Deposit(prompt, remote, time.monotonic() + self._ttl_s))
+        done(remote.counts[0] * self._block_tokens, "")
 
-    def _decide_early(self, arrival: Arrival, verdict: Verdict) -> None:
+    def _decide_early(self, remote: RemotePrompt, verdict: Verdict) -> None:
         """Its lease is lost before the engine has asked."""
-        super()._decide_early(arrival, verdict)
-        self._waiting = deque(one for one in self._waiting if one.arrival is not arrival)
+        super()._decide_early(remote, verdict)
+        self._waiting = deque(one for one in self._waiting if one.remote is not remote)
         self._counters.add("not_loaded", FAILED)
 
     def forget_old(self) -> None:
@@ -74,19 +74,19 @@ class Parking(Offers):
             self._let_go(self._waiting.popleft(), NOT_ASKED)
 
     def _let_go(self, deposit: Deposit, reason: str) -> None:
-        if deposit.arrival.key in self._arrivals:
-            self._forget(deposit.arrival)
+        if deposit.remote.key in self._remote:
+            self._forget(deposit.remote)
             self._counters.add("not_loaded", reason)
 
     # ---- what the engine's scheduler says ----
 
     def offer(self, request_id: int, prompt: bytes, computed: int) -> int:
-        deposit = next((one for one in self._waiting if one.prompt == prompt and one.arrival.phase is Phase.OPEN
-                        and one.arrival.key in self._arrivals), None)
+        deposit = next((one for one in self._waiting if one.prompt == prompt and one.remote.phase is Phase.OPEN
+                        and one.remote.key in self._remote), None)
         if deposit is None:
             return 0
         self._waiting.remove(deposit)
-        tokens = deposit.arrival.counts[0] * self._block_tokens
+        tokens = deposit.remote.counts[0] * self._block_tokens
         if computed % self._block_tokens or tokens <= computed:
             self._let_go(deposit, SHORT)
             return 0
@@ -111,17 +111,17 @@ class Parking(Offers):
         offer = self._offers.pop(request.request_id, None)
         if offer is None:
             return
-        arrival = offer.deposit.arrival
+        remote = offer.deposit.remote
         first = offer.local // self._block_tokens
         there = min(offer.tokens // self._block_tokens, *(len(group) for group in blocks))
-        positions = arrival.counts[0]
+        positions = remote.counts[0]
         destination = pack_blocks([group[:there] for group in blocks], NO_BLOCK, [positions] * len(blocks), [first] * len(blocks))
-        if arrival.key in self._arrivals:
-            self.begin(arrival, offer.tokens - offer.local, destination)
+        if remote.key in self._remote:
+            self.begin(remote, offer.tokens - offer.local, destination)
         else:  # its lease has been lost since: the engine waits all the same, until every rank has found that out
-            self.order_load(arrival, destination)
-        self._load_of[request.request_id] = arrival.id
-        self._parked.append(Parked(request.request_id, arrival.id, offer.local, positions * self._block_tokens,
+            self.order_load(remote, destination)
+        self._load_of[request.request_id] = remote.id
+        self._parked.append(Parked(request.request_id, remote.id, offer.local, positions * self._block_tokens,
                                    request.prompt_len, destination))
 
     def take_parked(self) -> list[Parked]:
@@ -147,13 +147,13 @@ class Parking(Offers):
         """Nothing writes to its blocks any more."""
         self._load_of.pop(request_id, None)
 
-    def settled(self) -> list[Arrival]:
+    def settled(self) -> list[RemotePrompt]:
         ready, self._ready = self._ready, {}
         for id_ in ready:
-            arrival = self._by_id.get(id_)
-            if arrival is not None:
-                self._leave(arrival)
-                self._arrivals.pop(arrival.key, None)
+            remote = self._by_id.get(id_)
+            if remote is not None:
+                self._leave(remote)
+                self._remote.pop(remote.key, None)
         return []
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
 from kvferry.engine import producer
-from kvferry.engine.messages import NoIdentity, pack_blocks
+from kvferry.engine.messages import NotCarried, pack_blocks
 from kvferry.engine.producer import Lease
 
 from .identity import Prompts
@@ -42,7 +42,7 @@ class Producer(producer.Producer):
             return False
         self._wanted[key] = request
         prompt = self._prompts.of_request(request)
-        if isinstance(prompt, NoIdentity):
+        if isinstance(prompt, NotCarried):
             self.refuse(key, prompt.value)
             return False
         packed = pack_blocks(blocks, NO_BLOCK, [count] * len(blocks), [0] * len(blocks))

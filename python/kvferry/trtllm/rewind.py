@@ -8,7 +8,7 @@ says the same everywhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvferry import Recovery, _kvferry
 from kvferry.engine.log import limited
@@ -18,9 +18,7 @@ from .config import Config
 from .layout import Pool
 from .messages import Parked, Step
 from .names import manager_class, mpi, request_state
-
-if TYPE_CHECKING:
-    from .worker import Ranked
+from .ranked import Ranked
 
 REQUESTS_MAX = 4096
 

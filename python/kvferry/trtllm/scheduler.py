@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from kvferry import _kvferry
 from kvferry.engine.channel import Hub
 from kvferry.engine.log import logger
-from kvferry.engine.messages import News, NoIdentity, log_left_out
+from kvferry.engine.messages import NotCarried, RankReport, log_left_out
 from kvferry.engine.metrics import Counters, Meter
 
 from .config import Config
+from .finder import Finder
 from .identity import Model, Prompts, identity_fields
 from .layout import Pool
-from .finder import Finder
 from .mailbox import MALFORMED, Done, Mailbox
 from .messages import Between, Handover, Parked, Step
 from .names import SchedulerBase
-from .offers import Offers
+from .loader import Loader
 from .parked import Parking
 from .prefill import Producer
 from .staged import Staged
@@ -53,7 +53,7 @@ class KVFerryScheduler(SchedulerBase):
         self._counters = Counters()
         self._node: Node | None = None
         self._producer: Producer | None = None
-        self._consumer: Offers | None = None
+        self._consumer: Loader | None = None
         self._mailbox: Mailbox | None = None
         _schedulers[id(llm_args)] = self
 
@@ -75,7 +75,7 @@ class KVFerryScheduler(SchedulerBase):
             self._finder = Finder(node, self._counters, self._consumer.deposit)
         self._meter = Meter(node, "control", self._counters)
         self._numbers_at = time.monotonic() + NUMBERS_S
-        self._hub = Hub(node, config.ranks, self._take, self._look, self._idle_s)
+        self._hub = Hub(node, config.ranks, self._receive, self._look, self._idle_s)
         return self._hub.address
 
     def join(self, addresses: list[bytes]) -> None:
@@ -92,13 +92,13 @@ class KVFerryScheduler(SchedulerBase):
     def _idle_s(self) -> float:
         return IDLE_S if self._consumer is None else self._finder.wait_s(IDLE_S)
 
-    def _take(self, news: News) -> None:
+    def _receive(self, report: RankReport) -> None:
         with self._lock:
             if self._producer is not None:
-                self._producer.take(news)
+                self._producer.receive(report)
                 self._send(Handover())
             if self._consumer is not None and not self._config.loads_into_blocks:
-                self._consumer.take(news)
+                self._consumer.receive(report)
 
     def _look(self) -> None:
         with self._lock:
@@ -128,14 +128,14 @@ class KVFerryScheduler(SchedulerBase):
 
     def _send(self, orders: Handover) -> None:
         assert self._producer is not None
-        self._producer.fill(orders)
+        self._producer.collect(orders)
         if orders.publish or orders.end:
             self._hub.send(orders)
 
-    def _send_loads(self, consumer: Offers) -> None:
+    def _send_loads(self, consumer: Loader) -> None:
         if isinstance(consumer, Staged):  # else with the step's metadata
             orders = Between()
-            consumer.fill(orders)
+            consumer.collect(orders)
             orders.after = consumer.take_after()
             if orders.load or orders.abort:
                 self._hub.send(orders)
@@ -160,7 +160,7 @@ class KVFerryScheduler(SchedulerBase):
         except (TypeError, OverflowError):
             done(0, MALFORMED)
             return
-        if isinstance(prompt, NoIdentity):
+        if isinstance(prompt, NotCarried):
             self._counters.add("not_loaded", prompt.value)
             done(0, prompt.value)
             return
@@ -173,9 +173,9 @@ class KVFerryScheduler(SchedulerBase):
             tokens = 0 if self._consumer is None else self._offer(self._consumer, request, num_computed_tokens)
             return tokens, tokens > 0 and self._config.loads_into_blocks
 
-    def _offer(self, consumer: Offers, request: Any, computed: int) -> int:
+    def _offer(self, consumer: Loader, request: Any, computed: int) -> int:
         prompt = self._prompts.of_request(request)
-        if isinstance(prompt, NoIdentity):
+        if isinstance(prompt, NotCarried):
             log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", str(request.request_id), prompt.value)
             self._counters.add("not_loaded", prompt.value)
             return 0
@@ -195,7 +195,7 @@ class KVFerryScheduler(SchedulerBase):
             if isinstance(self._consumer, Staged):
                 step.copy = self._consumer.take_copy()
             elif self._consumer is not None:
-                self._consumer.fill(step)
+                self._consumer.collect(step)
                 step.parked = self._consumer.take_parked()
             return step
 
@@ -235,7 +235,7 @@ class KVFerryScheduler(SchedulerBase):
     def take_found(self, rank: int, reports: list[bytes], released: list[int]) -> None:
         with self._lock:
             assert self._consumer is not None
-            self._consumer.take(News(rank, reports=reports, released=set(released)))
+            self._consumer.receive(RankReport(rank, reports=reports, released=set(released)))
 
     def load_is_refused(self, parked: Parked) -> None:
         """By the ranks' tables: none of them has begun it."""

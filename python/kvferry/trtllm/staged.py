@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvferry import _kvferry
-from kvferry.engine.consumer import Arrival
+from kvferry.engine.consumer import RemotePrompt
 from kvferry.engine.messages import pack_blocks
 
 from .mailbox import Done
 from .messages import NO_BLOCK, Copy
-from .offers import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Offers, what_is_left
+from .loader import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node
@@ -68,7 +68,7 @@ class Offer(NamedTuple):
     end: int
 
 
-class Staged(Offers):
+class Staged(Loader):
     def __init__(self, node: Node, counters: Counters, block_tokens: int, groups: int, slots: int,
                  ttl_s: float) -> None:
         super().__init__(node, counters, block_tokens)
@@ -86,21 +86,21 @@ class Staged(Offers):
 
     # ---- tickets ----
 
-    def take_up(self, arrival: Arrival, prompt: bytes, done: Done) -> None:
+    def take_up(self, remote: RemotePrompt, prompt: bytes, done: Done) -> None:
         """It is loaded into as much of the staging as there is."""
-        positions = arrival.counts[0]
+        positions = remote.counts[0]
         slots, after = self._slots.take(positions)
-        if not slots or len(arrival.counts) != self._groups or set(arrival.counts) != {positions}:
+        if not slots or len(remote.counts) != self._groups or set(remote.counts) != {positions}:
             self._slots.give(slots, after)
-            self._forget(arrival)
+            self._forget(remote)
             self.give_up(done, REFUSED if slots else FULL)
             return
         if len(slots) < positions:
             self._counters.add("not_loaded", FULL)
-        deposit = arrival.request = Deposit(prompt, len(slots) * self._block_tokens, done, slots)
+        deposit = remote.request = Deposit(prompt, len(slots) * self._block_tokens, done, slots)
         self._by_prompt.setdefault(prompt, deque()).append(deposit)
-        self._after[arrival.id] = after
-        self.begin(arrival, deposit.tokens, pack_blocks([slots] * self._groups, NO_BLOCK, arrival.counts, [0] * self._groups))
+        self._after[remote.id] = after
+        self.begin(remote, deposit.tokens, pack_blocks([slots] * self._groups, NO_BLOCK, remote.counts, [0] * self._groups))
 
     def take_after(self) -> dict[int, int]:
         after, self._after = self._after, {}
@@ -108,7 +108,7 @@ class Staged(Offers):
 
     # ---- what has become of loads ----
 
-    def keep(self, request: Deposit, tokens: int) -> None:
+    def truncate_to(self, request: Deposit, tokens: int) -> None:
         request.tokens = min(request.tokens, tokens)
 
     def take_blocks(self, request: Deposit) -> list[int]:
@@ -118,15 +118,15 @@ class Staged(Offers):
     def free_blocks(self, blocks: Sequence[int]) -> None:
         self._slots.give(blocks)
 
-    def settled(self) -> list[Arrival]:
+    def settled(self) -> list[RemotePrompt]:
         """Those that have arrived are ready from here on."""
         ready, self._ready = self._ready, {}
         for id_, released in ready.items():
-            arrival = self._by_id.get(id_)
-            if arrival is not None:
-                failed = arrival.verdict is None or arrival.verdict.action == _kvferry.ACTION_FAIL
-                self._settle(arrival, released)
-                self._arrived(arrival.request, failed)
+            remote = self._by_id.get(id_)
+            if remote is not None:
+                failed = remote.verdict is None or remote.verdict.action == _kvferry.ACTION_FAIL
+                self._settle(remote, released)
+                self._arrived(remote.request, failed)
         return []
 
     def _arrived(self, deposit: Deposit, failed: bool) -> None:

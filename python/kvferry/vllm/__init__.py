@@ -8,7 +8,8 @@ Where vLLM's plugins are switched off it needs "kv_connector_module_path": "kvfe
 why and when to retry, `--middleware kvferry.vllm.KVErrors`.
 
 Every decision is made in the C library; kvferry.engine holds what any engine needs, and these modules translate between
-its words and vLLM's. seam.py holds what vLLM does not promise to keep, and contract.py checks that it is still there.
+its words and vLLM's. seam.py holds what vLLM does not promise to keep, and contract.py checks that it is still there. Where
+which module runs, and who owns what: python/kvferry/README.md.
 
 A class is imported when it is asked for: `kvferry check` reads the contract of a vLLM in which the connector cannot be
 imported.
@@ -47,7 +48,7 @@ def _connector() -> type[KVFerryConnector]:
     """VersionError, before an import fails: vLLM is too old."""
     from vllm import __version__
 
-    from kvferry.vllm_plugin import make_known
+    from kvferry.vllm_entry import make_known
 
     from . import versions
 

@@ -18,13 +18,15 @@ from kvferry.engine.drain import GRACE_MS, GRACE_MS_MAX
 from kvferry.engine.weights import READ, TRUST, WEIGHTS_DIGEST, WEIGHTS_ID
 from kvferry.key import read_keys
 from kvferry.metric_table import PREFIX, VLLM_PREFIX
-from kvferry.vllm_plugin import CONNECTOR, EXTRA, POLICY, own_config
+from kvferry.vllm_entry import CONNECTOR, EXTRA, POLICY, own_config
 
 from . import seam
+from .content.identity import identity_fields
+from .content.updates import KEEPING
+from .content.weights import Weights, weights_of
 from .groups import LONGEST_PROMPT, Groups
-from .identity import identity_fields
-from .layout import SCATTERED, ranks_of
-from .weights import Weights, weights_of
+from .layout import SCATTERED
+from .split import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
@@ -37,11 +39,10 @@ LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT = "loads_in_flight", "load_bytes_in_flight
 LOADS_IN_FLIGHT_DEFAULT = 256
 LEASE_WAIT = "lease_wait_ms"  # how long a prompt waits for its lease before it is computed
 UNTESTED = "untested_vllm"  # whether a vLLM that kvferry is not tested with may lack a feature
-KEEP_WEIGHTS = "rpcs_that_keep_weights"  # calls of workers that leave the weights alone, beside vLLM's own
 DRAIN_GRACE = "drain_grace_ms"  # how long an engine that leaves takes new prompts
 METRICS_PREFIX = "metrics_prefix"  # what the names of metrics begin with
 OF_CONNECTOR = (ERROR_STATUS, WEIGHTS_ID, WEIGHTS_DIGEST, CARRY_DRAFTS, LOADS_IN_FLIGHT, LOAD_BYTES_IN_FLIGHT, LEASE_WAIT, UNTESTED,
-                KEEP_WEIGHTS, DRAIN_GRACE, METRICS_PREFIX)
+                KEEPING, DRAIN_GRACE, METRICS_PREFIX)
 """Options that are not the library's."""
 _ERROR = "its client gets an error, and behind vLLM's API server why and when to retry"
 FAILED_LOAD = {
@@ -180,7 +181,7 @@ def loaded_weights(vllm_config: VllmConfig) -> Weights:
 
 def harmless_rpcs(vllm_config: VllmConfig) -> set[str]:
     """Names of calls that a user knows to leave the weights alone."""
-    return options_given(vllm_config).names(KEEP_WEIGHTS)
+    return options_given(vllm_config).names(KEEPING)
 
 
 def lease_wait_s(vllm_config: VllmConfig) -> float:

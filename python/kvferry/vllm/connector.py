@@ -17,9 +17,10 @@ from kvferry.engine.boundary import all_of
 
 from . import seam
 from .config import carries_drafts, check_start, serves_tcp
+from .engine_core import install
 from .groups import without_drafts
 from .metrics import PromMetrics, Stats
-from .scheduler import News, Scheduler
+from .scheduler import RankReports, Scheduler
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             seam.say_start(features_off)
             self._side = self._scheduler = Scheduler(vllm_config, kv_cache_config, len(drafts), features_off)
+            install(vllm_config, KVFerryConnector)
         else:
             self._side = self._worker = Worker(vllm_config, kv_cache_config, features_off)
 
@@ -125,11 +127,11 @@ class KVFerryConnector(KVConnectorBase_V1, SupportsHMA):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """vLLM hears of loads from the scheduler side. Of a request that has ended it waits for as many words as connectors
         keep it, and counts those of workers."""
-        return self._worker.last_words(self._orders), None
+        return self._worker.finished(self._orders), None
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        news = self._worker.answer(self._orders)
-        return News([news]) if news is not None else None
+        report = self._worker.answer(self._orders)
+        return RankReports([report]) if report is not None else None
 
     # ---- the scheduler ----
 

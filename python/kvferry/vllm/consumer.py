@@ -9,17 +9,18 @@ from vllm.v1.request import RequestStatus
 
 from kvferry import Error, _kvferry
 from kvferry.engine import consumer
-from kvferry.engine.consumer import DISCARDED, PREEMPTED, Arrival, Phase
+from kvferry.engine.consumer import DISCARDED, PREEMPTED, Phase, RemotePrompt
 from kvferry.engine.errors import Failures, stop_reason
 from kvferry.engine.log import limited
-from kvferry.engine.messages import LORA_CHANGED, NoIdentity
+from kvferry.engine.messages import LORA_CHANGED, NotCarried
 from kvferry.engine.metrics import Counters
 
 from . import seam
 from .config import in_flight
+from .content.prompts import Prompts
 from .groups import Groups
-from .layout import ranks_of
-from .requests import MEDIA_NAME, OPTIONS, Prompts, media_name_of, options_of, ticket_of
+from .requests import MEDIA_NAME, OPTIONS, media_name_of, options_of, ticket_of
+from .split import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -50,7 +51,7 @@ class Consumer(consumer.Consumer):
         self._block_tokens = self._groups.block_tokens
         self._awaited: dict[str, Request] = {}  # requests that vLLM waits for: it has not been told that they are received
         self._loaded: set[str] = set()  # not finished yet
-        self._unstarted: dict[str, Arrival] = {}  # loaded with an adapter, and not yet in a step
+        self._unstarted: dict[str, RemotePrompt] = {}  # loaded with an adapter, and not yet in a step
         self._opened: dict[int, None] = {}  # tickets that have been used here, oldest first
         self.stop_reasons: dict[str, str] = {}  # of requests that are about to end with an error, oldest first
         self.refuses_for_now = False  # the engine is paused, or ends
@@ -67,18 +68,18 @@ class Consumer(consumer.Consumer):
             self._turned_away(ticket)
             return
         prompt = self._prompts.of(request, self._handed_over(request))
-        if isinstance(prompt, NoIdentity):
-            self.compute_here(request.request_id, prompt.value)
+        if isinstance(prompt, NotCarried):
+            self.prefill_here(request.request_id, prompt.value)
             return
-        arrival = Arrival(request.request_id, request, ticket=ticket, prompt=prompt, content=self._prompts.content(request),
+        remote = RemotePrompt(request.request_id, request, ticket=ticket, prompt=prompt, content=self._prompts.content(request),
                           keep_from=self._groups.keep_from(request.num_prompt_tokens))
         try:
             self._opened[hash(ticket)] = None
             if len(self._opened) > OPENED_MAX:
                 del self._opened[next(iter(self._opened))]
-            self.open(arrival, self._handed_over(request), self.defaults | options_of(request))
+            self.open(remote, self._handed_over(request), self.defaults | options_of(request))
         except (Error, ValueError) as error:
-            self.reject(arrival, request.num_prompt_tokens, f"{OPTIONS}: {error}")
+            self.reject(remote, request.num_prompt_tokens, f"{OPTIONS}: {error}")
 
     def _turned_away(self, ticket: str) -> None:
         """vLLM has refused the request, or its client has left; vLLM's stand-in for it has another prompt. The lease ends at
@@ -91,15 +92,15 @@ class Consumer(consumer.Consumer):
             self._node.request_cancel([info.id])
 
     def reject_params(self, request: Request, mistake: str) -> None:
-        self.reject(Arrival(request.request_id, request), request.num_prompt_tokens, f"kv_transfer_params: {mistake}")
+        self.reject(RemotePrompt(request.request_id, request), request.num_prompt_tokens, f"kv_transfer_params: {mistake}")
 
-    def is_for_another(self, arrival: Arrival, status: int) -> bool:
-        return (status == _kvferry.BAD_TICKET and seam.place_in_list(arrival.key) > 0
-                and self._node.ticket_prompt(arrival.ticket)[0] == _kvferry.OK)
+    def is_for_another(self, remote: RemotePrompt, status: int) -> bool:
+        return (status == _kvferry.BAD_TICKET and seam.place_in_list(remote.key) > 0
+                and self._node.ticket_prompt(remote.ticket)[0] == _kvferry.OK)
 
-    def _refuse(self, arrival: Arrival, status: int, verdict: Verdict) -> None:
-        super()._refuse(arrival, status, verdict)
-        theirs, ours = media_name_of(arrival.request), self._prompts.media_name
+    def _refuse(self, remote: RemotePrompt, status: int, verdict: Verdict) -> None:
+        super()._refuse(remote, status, verdict)
+        theirs, ours = media_name_of(remote.request), self._prompts.media_name
         if status == _kvferry.INCOMPATIBLE and theirs not in (None, ours):
             limited.warning("kvferry: prompts with media load only from an engine whose model has the same path or name: it "
                             "is %r there, and %r here", theirs, ours, reason=MEDIA_NAME)
@@ -122,16 +123,16 @@ class Consumer(consumer.Consumer):
         """vLLM has given the request its blocks, and waits for `external` tokens."""
         if external:
             self._awaited[request.request_id] = request
-        arrival = self.opened(request.request_id)
-        if arrival is None:
+        remote = self.opened(request.request_id)
+        if remote is None:
             return
         if external == 0:
-            self.pass_over(arrival)
+            self.pass_over(remote)
             return
         for offloader in self.offloaders:
             seam.tell_offloader(offloader, blocks)
         missing = self._groups.missing(self._handed_over(request), self._loadable(request) - external)
-        self.begin(arrival, external, self._groups.pack(blocks.get_block_ids(), self.pool.null_block, missing))
+        self.begin(remote, external, self._groups.pack(blocks.get_block_ids(), self.pool.null_block, missing))
 
     def finish(self, request: Request) -> bool:
         self._unstarted.pop(request.request_id, None)
@@ -143,14 +144,14 @@ class Consumer(consumer.Consumer):
         waited_for = self._awaited.pop(key, None), self._given_back.pop(key, None)
         return any(request is not None for request in waited_for)
 
-    def settle(self, settled: list[Arrival]) -> set[str]:
+    def settle(self, settled: list[RemotePrompt]) -> set[str]:
         """Requests to report to vLLM as received."""
-        for arrival in settled:
-            if arrival.request.num_computed_tokens > 0:
-                self._loaded.add(arrival.key)
-                if arrival.content is not None:
-                    self._unstarted[arrival.key] = arrival
-        return {arrival.key for arrival in settled}
+        for remote in settled:
+            if remote.request.num_computed_tokens > 0:
+                self._loaded.add(remote.key)
+                if remote.content is not None:
+                    self._unstarted[remote.key] = remote
+        return {remote.key for remote in settled}
 
     def told(self, keys: set[str]) -> set[str]:
         """vLLM hears of these, and does not wait for them any more."""
@@ -166,10 +167,10 @@ class Consumer(consumer.Consumer):
             self._node.request_released(loads, rank)
         while self._node.poll():  # nobody acts on it
             pass
-        for arrival in self._unstarted.values():
-            if arrival.request.status != RequestStatus.RUNNING:
-                self._unload(arrival.request)
-                self.compute_here(arrival.key, LORA_CHANGED)
+        for remote in self._unstarted.values():
+            if remote.request.status != RequestStatus.RUNNING:
+                self._unload(remote.request)
+                self.prefill_here(remote.key, LORA_CHANGED)
         self._unstarted, self._loaded = {}, set()
         for request in self._awaited.values() if not are_released else ():
             self.take_blocks(request)
@@ -179,21 +180,21 @@ class Consumer(consumer.Consumer):
         """These are in the step that comes; of these vLLM has taken back the blocks."""
         for key in self._loaded.intersection(preempted):
             self._loaded.remove(key)
-            self.compute_here(key, PREEMPTED)
+            self.prefill_here(key, PREEMPTED)
         for key in self._unstarted.keys() & set(scheduled) if self._unstarted else ():
             del self._unstarted[key]
 
     def drop_other_adapters(self) -> None:
         """What was loaded, or is being loaded, is of no use if vLLM has read another content since, or will read its files
         again before the request goes on."""
-        for arrival in [*self._by_id.values(), *self._unstarted.values()]:
-            if arrival.content is None or self._prompts.adapters.are_in_memory(arrival.content):
+        for remote in [*self._by_id.values(), *self._unstarted.values()]:
+            if remote.content is None or self._prompts.adapters.are_in_memory(remote.content):
                 continue
-            if arrival.phase is Phase.LOADING and arrival.id in self._by_id:
-                self.discard(arrival, LORA_CHANGED)
-            elif arrival.key in self._unstarted:
-                self._unload(self._unstarted.pop(arrival.key).request)
-                self.compute_here(arrival.key, LORA_CHANGED)
+            if remote.phase is Phase.LOADING and remote.id in self._by_id:
+                self.discard(remote, LORA_CHANGED)
+            elif remote.key in self._unstarted:
+                self._unload(self._unstarted.pop(remote.key).request)
+                self.prefill_here(remote.key, LORA_CHANGED)
 
     def unload_waiting(self) -> None:
         """Prompts that are loaded and wait for a place, another connector's as well: vLLM would go on with them after new
@@ -203,12 +204,12 @@ class Consumer(consumer.Consumer):
             self._unstarted.pop(request.request_id, None)
             if request.request_id in self._loaded:
                 self._loaded.remove(request.request_id)
-                self.compute_here(request.request_id, DISCARDED)
+                self.prefill_here(request.request_id, DISCARDED)
 
     def _unload(self, request: Request) -> None:
         """vLLM has been told, and may have cached the blocks, but not computed with them."""
         self.pool.uncache(request)
-        self.keep(request, 0)
+        self.truncate_to(request, 0)
 
     # ---- vLLM's requests and blocks ----
 
@@ -218,12 +219,12 @@ class Consumer(consumer.Consumer):
     def is_taken_up(self, request: Request) -> bool:
         return request.status != RequestStatus.WAITING_FOR_REMOTE_KVS
 
-    def end_with_error(self, arrival: Arrival, verdict: Verdict) -> None:
-        why = self.stop_reasons[arrival.key] = stop_reason(verdict)
+    def end_with_error(self, remote: RemotePrompt, verdict: Verdict) -> None:
+        why = self.stop_reasons[remote.key] = stop_reason(verdict)
         if len(self.stop_reasons) > STOP_REASONS_MAX:
             del self.stop_reasons[next(iter(self.stop_reasons))]
-        message = arrival.mistake or _kvferry.status_meaning(verdict.status)
-        seam.fail_request(self.scheduler, arrival.key, seam.MISTAKE if arrival.mistake else _kvferry.status_name(verdict.status),
+        message = remote.mistake or _kvferry.status_meaning(verdict.status)
+        seam.fail_request(self.scheduler, remote.key, seam.MISTAKE if remote.mistake else _kvferry.status_name(verdict.status),
                           f"{message} ({why})", verdict.retry_after_ms > 0)
 
     def say_why(self, outputs: Any) -> None:
@@ -231,7 +232,7 @@ class Consumer(consumer.Consumer):
         if self.stop_reasons:
             seam.set_stop_reasons(self.scheduler, outputs, self.stop_reasons)
 
-    def keep(self, request: Request, tokens: int) -> None:
+    def truncate_to(self, request: Request, tokens: int) -> None:
         request.num_computed_tokens = tokens
         if tokens == 0:
             # vLLM looks for the prompt in its own cache again, and gives it blocks anew.

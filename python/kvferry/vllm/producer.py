@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import RequestStatus
 
 from kvferry.engine import producer
-from kvferry.engine.messages import IN_A_LIST, LORA_CHANGED, NoIdentity, Orders
+from kvferry.engine.messages import IN_A_LIST, LORA_CHANGED, NotCarried, StepOrders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.producer import PAUSED, WEIGHTS_CHANGED, Lease
 
 from . import seam
-from .adapters import Content
 from .config import has_checksums, lease_wait_s
+from .content.adapters import Content
+from .content.prompts import Prompts
 from .groups import Groups
-from .requests import MEDIA_NAME, OPTIONS, TICKET, Prompts, shorten, wants_handover
+from .requests import MEDIA_NAME, OPTIONS, TICKET, shorten, wants_handover
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -58,7 +59,7 @@ class Producer(producer.Producer):
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._begun_with: dict[str, Content | None] = {}  # by request: its adapter when its first tokens were computed
         self._shared: dict[str, Shared] = {}  # by request
-        self._left_whole: dict[str, NoIdentity] = {}  # by request: why its last token is computed here
+        self._left_whole: dict[str, NotCarried] = {}  # by request: why its last token is computed here
 
     def arrive(self, request: Request) -> None:
         if not wants_handover(request):
@@ -78,23 +79,23 @@ class Producer(producer.Producer):
         if self._groups.not_handed_over:
             prompt = self._prompts.of(request, request.num_prompt_tokens - self._groups.not_handed_over)
             if request.skip_reading_prefix_cache:
-                self._left_whole[request.request_id] = NoIdentity.PROMPT_LOGPROBS
-            elif isinstance(prompt, NoIdentity):
+                self._left_whole[request.request_id] = NotCarried.PROMPT_LOGPROBS
+            elif isinstance(prompt, NotCarried):
                 self._left_whole[request.request_id] = prompt
             else:
                 shorten(request, self._groups.not_handed_over)
 
-    def _prompt(self, request: Request) -> bytes | NoIdentity:
+    def _prompt(self, request: Request) -> bytes | NotCarried:
         return self._left_whole.get(request.request_id) or self._prompts.of(request)
 
     def waits(self, request: Request) -> bool:
         def blocks() -> int | None:
-            if isinstance(self._prompt(request), NoIdentity):
+            if isinstance(self._prompt(request), NotCarried):
                 return None
             return sum(map(len, self._groups.handed_over(request.num_prompt_tokens)))
         return self.waits_for_lease(request.request_id, blocks)
 
-    def follow(self, orders: Orders, scheduler_output: SchedulerOutput) -> None:
+    def follow(self, orders: StepOrders, scheduler_output: SchedulerOutput) -> None:
         """The step that comes."""
         for request_id in scheduler_output.preempted_req_ids or ():
             self.abandon(request_id)
@@ -104,7 +105,7 @@ class Producer(producer.Producer):
             if request is not None:
                 self._follow(orders, request, request.num_computed_tokens + tokens)
 
-    def _follow(self, orders: Orders, request: Request, computed: int) -> None:
+    def _follow(self, orders: StepOrders, request: Request, computed: int) -> None:
         request_id = request.request_id
         if request.num_computed_tokens < request.num_prompt_tokens:
             self.abandon(request_id)
@@ -113,8 +114,8 @@ class Producer(producer.Producer):
         if computed < request.num_prompt_tokens or request_id in self._by_request:
             return
         prompt, content = self._prompt(request), self._prompts.content(request)
-        if self.paused or isinstance(prompt, NoIdentity):
-            self.refuse(request_id, prompt.value if isinstance(prompt, NoIdentity) else PAUSED)
+        if self.paused or isinstance(prompt, NotCarried):
+            self.refuse(request_id, prompt.value if isinstance(prompt, NotCarried) else PAUSED)
         elif content != self._begun_with.get(request_id):
             self.refuse(request_id, LORA_CHANGED)
         else:

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 from vllm.v1.request import RequestStatus
 
-from kvferry.engine import messages
 from kvferry.engine.boundary import NotStoppedError, of_all, of_request
 from kvferry.engine.control import Control
 from kvferry.engine.drain import Drain, Look
 from kvferry.engine.log import logger
+from kvferry.engine.messages import RankReport, StepOrders
 from kvferry.engine.metrics import Counters
 from kvferry.engine.questions import Questions
 from kvferry.engine.wakeup import Listener
 
-from . import seam, updates
+from . import seam
 from .config import (
-    KEEP_WEIGHTS,
     drain_grace_ms,
     error_status_of,
     harmless_rpcs,
@@ -33,16 +32,16 @@ from .config import (
     policy_of,
 )
 from .consumer import Consumer
+from .content.prompts import Prompts
+from .content.state import EngineContent
 from .contract import WOKEN
-from .engine_core import install
 from .middleware import Failures
 from .producer import Producer
-from .requests import Prompts, drop_params, mistake_in
+from .requests import drop_params, mistake_in
 
 if TYPE_CHECKING:
     from kvferry import Node
     from vllm.config import VllmConfig
-    from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
@@ -50,24 +49,19 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-CHANGE_WEIGHTS = (updates.RELOAD, *updates.UPDATE, "sleep")
-"""Calls that nobody takes for harmless."""
-SAID_MAX = 64
-"""Names of calls that are remembered, so that each is logged once."""
-
 
 @dataclass
-class Orders(messages.Orders, KVConnectorMetadata):
+class StepMetadata(StepOrders, KVConnectorMetadata):
     pass
 
 
 @dataclass
-class News(KVConnectorWorkerMetadata):
-    ranks: list[messages.News] = field(default_factory=list)
+class RankReports(KVConnectorWorkerMetadata):
+    ranks: list[RankReport] = field(default_factory=list)
 
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> News:
-        assert isinstance(other, News)
-        return News(self.ranks + other.ranks)
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> RankReports:
+        assert isinstance(other, RankReports)
+        return RankReports(self.ranks + other.ranks)
 
 
 LISTED_MAX = 32
@@ -76,8 +70,8 @@ LISTED_MAX = 32
 
 def peers_in_trouble(node: Node) -> list[str]:
     """A line each, and one for those beyond LISTED_MAX: what does not answer now. They may be elsewhere's trouble."""
-    lines = [f"peer {peer.address}: {path.name}: not tried for now ({path.cause or 'no answer'})"
-             for peer in node.peers() for path in peer.paths if path.breaker]
+    lines = [f"peer {peer.address}: {link.name}: not tried for now ({link.cause or 'no answer'})"
+             for peer in node.peers() for link in peer.links if link.breaker]
     return lines[:LISTED_MAX] + [f"and {len(lines) - LISTED_MAX} more"] * (len(lines) > LISTED_MAX)
 
 
@@ -104,11 +98,8 @@ class Scheduler(Control):
         self._can_be_woken = WOKEN not in features_off
         self._listener: Listener | None = None
         self._steps = self._steps_told = 0
-        self._weights_change = self._update_is_open = False
-        self._weights_id = ""
-        self._keep_weights = harmless_rpcs(vllm_config)
-        self._said: set[str] = set()
-        self._last_words: list[str] = []
+        self.content = EngineContent(self._weights, prompts, counters, harmless_rpcs(vllm_config), self._give_up_started)
+        self._finished: list[str] = []
         self.joined = False
         self.stopped = self._stop_failed = False
         self._alone = True
@@ -120,13 +111,11 @@ class Scheduler(Control):
         self._questions: Questions | None = None
         self._begin_to_answer = partial(self._open_questions, vllm_config.kv_transfer_config.engine_id,
                                         drain_grace_ms(vllm_config), keys_of(vllm_config))
-        install(vllm_config)
 
     def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
-             loads_first: bool, keep_weights: set[str]) -> None:
+             loads_first: bool) -> None:
         """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, how
-        all of them are stopped, whether a step's loads may start before its forward, and which calls leave its weights
-        alone."""
+        all of them are stopped, and whether a step's loads may start before its forward."""
         seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
         self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
@@ -137,7 +126,6 @@ class Scheduler(Control):
         if policy is not None:
             logger.info(policy.line())
             self._consumer.defaults = {"policy": policy.name}
-        self._keep_weights |= keep_weights
         self._alone = seam.siblings_of(scheduler.connector) is None
         self._loads_first = loads_first and self._alone  # vLLM does it for all connectors of the step, or for none
         self._begin_to_answer()
@@ -166,8 +154,8 @@ class Scheduler(Control):
             self._ask_ranks()  # it may be over, and an idle engine would not hear of it
         return Look(len(self._scheduler.requests), self._producer.leases, why_not, peers_in_trouble(self._node))
 
-    def be_woken(self, wake: Callable[[], None], tell_ranks: Callable[[bytes], bool]) -> None:
-        """From now on an idle engine need not be stepped while its leases are out. tell_ranks() has each rank say, to this
+    def be_woken(self, wake: Callable[[], None], notify_ranks: Callable[[bytes], bool]) -> None:
+        """From now on an idle engine need not be stepped while its leases are out. notify_ranks() has each rank say, to this
         address, when it has news; False: some cannot."""
         def step() -> None:
             self._producer.has_news = True
@@ -175,7 +163,7 @@ class Scheduler(Control):
         if self._can_be_woken:
             self._ask_ranks = step
             self._listener = Listener(self._needs_step, step)
-            self._listener.start(tell_ranks(self._listener.address))
+            self._listener.start(notify_ranks(self._listener.address))
             self._producer.is_woken = True
             self._weights.on_disproved(step)
 
@@ -200,7 +188,7 @@ class Scheduler(Control):
             drop_params(request)
             self._consumer.reject_params(request, mistake)
             return
-        if self._prompts.cache_is_old or self._prompts.adapters.some_are_old:
+        if self.content.cache_is_old:
             self._empty_cache()
         self._prompts.adapters.arrive(request)
         self._producer.arrive(request)
@@ -226,7 +214,7 @@ class Scheduler(Control):
         """Whether vLLM keeps the request until every rank has said its last word of it."""
         waits = self._consumer.leave(key)
         if waits:
-            self._last_words.append(key)
+            self._finished.append(key)
         return waits
 
     def give_up(self, request: Request) -> None:
@@ -239,33 +227,33 @@ class Scheduler(Control):
     def frees_soon(self) -> bool:
         return self._producer.frees_soon()
 
-    @of_all(lambda side, scheduler_output: Orders(last_words=side._take_last_words()))
-    def orders(self, scheduler_output: SchedulerOutput) -> Orders:
+    @of_all(lambda side, scheduler_output: StepMetadata(finished=side._take_finished()))
+    def orders(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """The step's orders to the workers."""
-        orders = Orders()
+        orders = StepMetadata()
         self._steps += 1
         self._consumer.start(scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or ())
         self._producer.follow(orders, scheduler_output)
-        self.fill(orders)
-        orders.last_words = self._take_last_words()
+        self.collect(orders)
+        orders.finished = self._take_finished()
         if orders.load and self._loads_first:
             seam.start_loads_first(scheduler_output)
         return orders
 
-    def _take_last_words(self) -> list[str]:
-        words, self._last_words = self._last_words, []
+    def _take_finished(self) -> list[str]:
+        words, self._finished = self._finished, []
         return words
 
-    @of_all(lambda side, output: side._receive(output, side._take_given_back()))
+    @of_all(lambda side, output: side._deliver(output, side._take_given_back()))
     def update(self, output: KVConnectorOutput) -> None:
         """The step's news. vLLM acts on what has been received after this returns; other connectors' requests are in
         the same set."""
-        if isinstance(output.kv_connector_worker_meta, News):
-            self.take(output.kv_connector_worker_meta.ranks)
+        if isinstance(output.kv_connector_worker_meta, RankReports):
+            self.receive(output.kv_connector_worker_meta.ranks)
         if not self.stopped:
-            self._receive(output, self.settle())
+            self._deliver(output, self.settle())
 
-    def _receive(self, output: KVConnectorOutput, keys: set[str]) -> None:
+    def _deliver(self, output: KVConnectorOutput, keys: set[str]) -> None:
         output.finished_recving = self._consumer.told(keys | (output.finished_recving or set()))
 
     @of_all(lambda side, outputs: None)
@@ -273,14 +261,14 @@ class Scheduler(Control):
         """These answers of a step are about to go out."""
         self._consumer.say_why(outputs)
 
-    def take(self, news: Iterable[messages.News]) -> None:
-        for one in news:
+    def receive(self, reports: Iterable[RankReport]) -> None:
+        for one in reports:
             if one.stopped:
                 self.stop(f"rank {one.rank}: {one.stopped}")
                 return
-            self._prompts.adapters.take(one.rank, one.adapters)
+            self._prompts.adapters.receive(one.rank, one.adapters)
             (self._unhealthy.discard if one.healthy else self._unhealthy.add)(one.rank)
-            super().take([one])
+            super().receive([one])
 
     def settle(self) -> set[str]:
         self._consumer.drop_other_adapters()
@@ -324,7 +312,7 @@ class Scheduler(Control):
         self._weights.close()
         super().close()
 
-    # ---- between steps: engine_core.py ----
+    # ---- between steps: transfers/calls.py ----
 
     def unload_waiting(self) -> None:
         """Prompts that are loaded and wait for a place are computed here."""
@@ -339,83 +327,14 @@ class Scheduler(Control):
         """No new leases until pause(False)."""
         self._producer.paused = self._consumer.refuses_for_now = paused
 
-    def keeps_weights(self, call: str) -> bool:
-        """Whether this call of the workers is known to leave the weights alone; no option says so of those that change them."""
-        return call in self._keep_weights and call not in CHANGE_WEIGHTS
-
-    def weights_change(self, call: str) -> None:
-        """From now on no ticket and no load. What has been computed in part would be of both weights, and a ticket that
-        waits is of the old ones."""
-        self._say_once(call)
-        self._update_is_open |= call in updates.UPDATE
-        self._forget_weights()
-
-    def _forget_weights(self) -> None:
-        self._weights_change = self._prompts.cache_is_old = True
-        self._weights.forget()
+    def _give_up_started(self) -> None:
         self._producer.forget_started()
         self._consumer.forget_waiting()
-
-    @property
-    def has_other_weights(self) -> bool:
-        """They are not those that a file of digests has named: until weights_disproved()."""
-        return self._weights.is_disproved
-
-    def weights_disproved(self) -> None:
-        """From now on no ticket and no load, until weights are loaded and read, or sent with a name."""
-        self._counters.add("weights_digest_mismatches", "")
-        self._forget_weights()
-
-    def _say_once(self, call: str) -> None:
-        if call in CHANGE_WEIGHTS or call in self._said or len(self._said) == SAID_MAX:
-            return
-        self._said.add(call)
-        logger.warning('kvferry: collective_rpc %r may change the weights: no tickets and no loads until they have a name '
-                       '("weights_id" among its kwargs, or vLLM\'s weight version), or are reloaded from files. If it leaves '
-                       'them alone, put it into the option "%s"', call, KEEP_WEIGHTS)
-
-    def weights_changed(self, call: str, weights_id: str, succeeded: bool) -> bool:
-        """False: with more calls they go on changing. What they are is said by weights_reloaded(), weights_named(), or a
-        weights_id. Nothing is carried before cache_is_empty()."""
-        self._weights_id = weights_id or (self._weights_id if call in updates.UPDATE_GOES_ON else "")
-        is_known = call in CHANGE_WEIGHTS
-        if is_known and not succeeded or call in updates.UPDATE and call != updates.UPDATE_ENDS:
-            return False
-        if self._update_is_open and not is_known:
-            return False
-        self._weights_change = self._update_is_open = False
-        if self._weights_id and succeeded:
-            self._weights.name(self._weights_id)
-        self._weights_id = ""
-        return True
-
-    def loads_configured(self, overrides: Any) -> None:
-        """vLLM's configuration has changed by these, or nobody knows how: None."""
-        self._weights.configure(overrides)
-
-    def weights_reloaded(self, from_files: tuple[bool, str | None], loaded_from_ns: int) -> None:
-        """vLLM has loaded them since then: updates.reloads_from()."""
-        reads_files, path = from_files
-        if reads_files:
-            self._weights.reload(loaded_from_ns, path)
-
-    def weights_named(self, version: str) -> None:
-        """Whoever has sent them has named them."""
-        self._weights.name(version)
-
-    def adapter_called(self, lora: LoRARequest) -> bool:
-        """A call has had it read; whether blocks of another content may be cached under its name and path."""
-        self._prompts.adapters.called(lora)
-        return self._prompts.adapters.would_be_old(lora)
-
-    def cache_is_empty(self) -> None:
-        self._prompts.cache_is_old = self._weights_change
-        self._prompts.adapters.cache_is_empty()
 
     def _empty_cache(self) -> None:
         """vLLM's, of blocks of other weights or adapters, if no request uses any."""
         if self._alone and self._pool is not None and self._pool.reset_cache():
-            self.cache_is_empty()
+            self.content.cache_is_empty()
 
     def shutting_down(self) -> None:
         """vLLM lets its requests end, and takes no more."""

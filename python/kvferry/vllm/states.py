@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm.config import ModelConfig
     from vllm.v1.kv_cache_interface import MambaSpec
 
-    from .layout import Split
+    from .split import Split
 
 MAMBA1, MAMBA2 = MambaAttentionBackendEnum.MAMBA1, MambaAttentionBackendEnum.MAMBA2
 SHORT_CONV, LINEAR = MambaAttentionBackendEnum.SHORT_CONV, MambaAttentionBackendEnum.LINEAR

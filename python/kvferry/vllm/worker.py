@@ -12,12 +12,13 @@ from kvferry import Point, _kvferry
 from kvferry.engine import worker
 from kvferry.engine.boundary import Refused, of_all
 from kvferry.engine.log import logger
-from kvferry.engine.messages import News, Orders
+from kvferry.engine.messages import RankReport, StepOrders
 
 from . import contract, seam
-from .adapters import Adapter, Content, loaded_adapters
 from .config import has_checksums, open_node
-from .layout import Pool, check_checksums, pool_of, ranks_of, split_of
+from .content.adapters import Adapter, Content, loaded_adapters
+from .layout import Pool, check_checksums, pool_of, split_of
+from .split import ranks_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,13 +35,13 @@ def _nothing(*_: Any) -> None:
     """The answer of a rank that is stopped."""
 
 
-def _why_stopped(side: Worker, *_: Any) -> News:
-    return News(side._rank, stopped=side._stopped)
+def _why_stopped(side: Worker, *_: Any) -> RankReport:
+    return RankReport(side._rank, stopped=side._stopped)
 
 
-def _last_words(side: Worker, orders: Orders) -> set[str]:
+def _finished(side: Worker, orders: StepOrders) -> set[str]:
     """Also where all is stopped: vLLM waits for them."""
-    return set(orders.last_words)
+    return set(orders.finished)
 
 
 class Worker(worker.Worker):
@@ -121,9 +122,9 @@ class Worker(worker.Worker):
     before_forward = of_all(_nothing)(worker.Worker.before_forward)
     start_loads = of_all(_nothing)(worker.Worker.start_loads)
     publish = of_all(_nothing)(worker.Worker.publish)
-    last_words = of_all(_last_words)(worker.Worker.last_words)
+    finished = of_all(_finished)(worker.Worker.finished)
     answer = of_all(_why_stopped)(worker.Worker.answer)
-    news = of_all(_why_stopped)(worker.Worker.news)
+    report = of_all(_why_stopped)(worker.Worker.report)
     end_transfers = of_all(_why_stopped)(worker.Worker.end_transfers)
 
     @property

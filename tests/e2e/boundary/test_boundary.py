@@ -129,7 +129,7 @@ def test_a_prefill_engine_ends_its_leases(rig_of: Callable[..., Rig], pair: tupl
 
 
 @pytest.mark.parametrize("pair, hook, rank", [
-    (("P", "D"), "Scheduler.update", 0), (("P", "D"), "Worker.start_loads", 0), (("P", "D"), "Worker.news", 0),
+    (("P", "D"), "Scheduler.update", 0), (("P", "D"), "Worker.start_loads", 0), (("P", "D"), "Worker.report", 0),
     (("P-two", "D-two"), "Worker.start_loads", 1)])
 def test_a_decode_engine_stops_its_loads(rig_of: Callable[..., Rig], pair: tuple[str, str], hook: str, rank: int) -> None:
     """It computes what it was loading, and all that comes."""

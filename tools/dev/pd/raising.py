@@ -23,7 +23,7 @@ from .connector import RAISING
 
 HOOKS: dict[type, tuple[str, ...]] = {
     Scheduler: ("arrive", "offer", "admit", "finish", "orders", "update", "ending"),
-    Worker: ("before_forward", "start_loads", "publish", "last_words", "answer", "news", "end_transfers"),
+    Worker: ("before_forward", "start_loads", "publish", "finished", "answer", "report", "end_transfers"),
 }
 
 

@@ -10,6 +10,7 @@ UPDATE_ENDS = "finish_weight_update"
 UPDATE_GOES_ON = ("update_weights", UPDATE_ENDS)
 UPDATE = ("start_weight_update", "start_draft_weight_update", *UPDATE_GOES_ON)
 WEIGHTS_ID = "weights_id"
+KEEPING = "rpcs_that_keep_weights"  # the option: calls of workers that leave the weights alone, beside vLLM's own
 
 KEEP_WEIGHTS = frozenset({
     "add_lora", "check_health", "compute_weight_checksums", "determine_available_memory", "execute_dummy_batch",

@@ -12,7 +12,7 @@ import psutil
 from kvferry.engine import weights
 from kvferry.engine.weights import TRUST, WEIGHTS_DIGEST, WEIGHTS_ID, UnknownWeightsError
 
-from . import seam
+from .. import seam
 
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, VllmConfig

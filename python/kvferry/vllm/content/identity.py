@@ -17,9 +17,9 @@ from vllm.model_executor.layers.mamba.mamba_utils import get_conv_state_layout
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from . import seam
-from .groups import is_state
-from .layout import one_spec
+from .. import seam
+from ..groups import is_state
+from ..layout import one_spec
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig

@@ -20,7 +20,7 @@ import torch
 
 from kvferry.engine.log import limited
 
-from . import seam
+from .. import seam
 
 if TYPE_CHECKING:
     from vllm.config.lora import LoRAConfig
@@ -39,7 +39,7 @@ class Adapter:
     digest: bytes
     version: int  # another one whenever the content has changed, even if it has changed back since
     loaded: bool  # it is in memory; else vLLM will read its files again
-    reported: int = 0  # grows: news may overtake one another
+    reported: int = 0  # grows: reports may overtake one another
 
 
 @dataclass(frozen=True)
@@ -187,11 +187,11 @@ class Adapters:
         self._by_call: dict[int, None] = {}
         self._unsteady: dict[int, None] = {}
 
-    def take(self, rank: int, changed: dict[int, Adapter]) -> None:
+    def receive(self, rank: int, changed: dict[int, Adapter]) -> None:
         for lora_id, adapter in changed.items():
-            self._take(self._ranks[rank], lora_id, adapter)
+            self._receive(self._ranks[rank], lora_id, adapter)
 
-    def _take(self, known: dict[int, Adapter], lora_id: int, adapter: Adapter) -> None:
+    def _receive(self, known: dict[int, Adapter], lora_id: int, adapter: Adapter) -> None:
         before = known.get(lora_id)
         if before is not None and before.reported > adapter.reported:
             return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvferry import _kvferry
-from kvferry.engine.consumer import Arrival, Consumer, InFlight
+from kvferry.engine.consumer import Consumer, InFlight, RemotePrompt
 
 from .mailbox import Done
 
@@ -36,7 +36,7 @@ def what_is_left(offer: range, start: int, end: int, block_tokens: int) -> range
                      f"{block_tokens} tokens, and are loaded in one piece")
 
 
-class Offers(Consumer):
+class Loader(Consumer):
     def __init__(self, node: Node, counters: Counters, block_tokens: int) -> None:
         super().__init__(node, counters, None, InFlight(LOADS_MAX, TOKENS_MAX))
         self._block_tokens = block_tokens
@@ -44,7 +44,7 @@ class Offers(Consumer):
 
     # ---- what the two do ----
 
-    def take_up(self, arrival: Arrival, prompt: bytes, done: Done) -> None:
+    def take_up(self, remote: RemotePrompt, prompt: bytes, done: Done) -> None:
         """Its ticket is good, and its lease is kept alive. `done` is to be called once, with the tokens that are there, and
         if there are none, why."""
         raise NotImplementedError
@@ -88,17 +88,17 @@ class Offers(Consumer):
             self.give_up(done, _kvferry.status_name(status))
             return
         self._names += 1
-        arrival = Arrival(f"ticket-{self._names}", None, ticket=ticket, prompt=prompt)
-        self.open(arrival, 0, {})
-        if arrival.id == 0:
+        remote = RemotePrompt(f"ticket-{self._names}", None, ticket=ticket, prompt=prompt)
+        self.open(remote, 0, {})
+        if remote.id == 0:
             self.give_up(done, REFUSED)
         else:
-            self.take_up(arrival, prompt, done)
+            self.take_up(remote, prompt, done)
 
     def give_up(self, done: Done, reason: str) -> None:
         self._counters.add("not_loaded", reason)
         done(0, reason)
 
-    def _fail(self, arrival: Arrival, verdict: Verdict) -> None:
+    def _fail(self, remote: RemotePrompt, verdict: Verdict) -> None:
         """The engine knows nothing of it, and computes the prompt."""
-        self._arrivals.pop(arrival.key, None)
+        self._remote.pop(remote.key, None)
