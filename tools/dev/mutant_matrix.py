@@ -2,12 +2,14 @@
 
 A suite is a test of Meson's, but for those of the code's rules. It catches a bug if it fails or hangs twice, and stops at its
 first failure. Programs that a bug leaves as they are, to the byte, are not run. A row is kept in .cache until its patch or a
-C source changes. Names of bugs: these alone. Writes tests/mutants/matrix.json.
+C source changes. When all are there they are written into tests/mutants/matrix.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,6 +174,18 @@ def keep(name: str, row: dict[str, Any]) -> None:
     new.rename(KEPT / f"{name}.json")
 
 
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """In the copy of the tree."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MutantError("another run is under way") from None
+        yield
+
+
 # ---- a row ----
 
 def baseline(suites: list[Suite], key: str) -> dict[str, Any]:
@@ -215,12 +229,13 @@ def make_row(name: str, suites: list[Suite], base: dict[str, Any]) -> dict[str, 
             "seconds": round(time.monotonic() - start)}
 
 
-def fill(names: list[str], mutants: list[str], suites: list[Suite], tree: str) -> dict[str, dict[str, Any]]:
-    """The rows of `names`, and of the other mutants those that are kept."""
-    keys = {name: row_key(tree, (PATCHES / f"{name}.patch").read_bytes()) for name in mutants}
-    rows = {name: row for name in mutants if (row := read_kept(name, keys[name]))}
-    for name in [name for name in names if name not in rows]:
-        base = baseline(suites, tree)
+def fill(names: list[str], tree: str, keys: dict[str, str], rows: dict[str, dict[str, Any]]) -> None:
+    """Adds the rows of `names`."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    copy_tree(TREE)
+    suites = suites_of(TREE)
+    base = baseline(suites, tree)
+    for name in names:
         patch(read_mutant(name), TREE)
         try:
             row = make_row(name, suites, base)
@@ -228,11 +243,10 @@ def fill(names: list[str], mutants: list[str], suites: list[Suite], tree: str) -
             patch(read_mutant(name), TREE, "-R")
         keep(name, {"key": keys[name], **row})
         rows[name] = row
-        left_h = sum(row["seconds"] for row in rows.values()) / len(rows) * (len(mutants) - len(rows)) / 3600
-        print(f"[{len(rows)}/{len(mutants)}] {name}: {len(row['caught'])} of {row['ran']} suites catch it"
+        left_h = sum(row["seconds"] for row in rows.values()) / len(rows) * (len(keys) - len(rows)) / 3600
+        print(f"[{len(rows)}/{len(keys)}] {name}: {len(row['caught'])} of {row['ran']} suites catch it"
               f"{': ' * bool(row['caught'])}{' '.join(row['caught'][:5])}{' …' * (len(row['caught']) > 5)}, "
               f"{row['build_s']} of {row['seconds']} s to build; about {left_h:.1f} h left", flush=True)
-    return rows
 
 
 # ---- what is told ----
@@ -275,22 +289,28 @@ def ranked(rows: dict[str, dict[str, Any]], seconds: dict[str, float]) -> Iterab
     yield "by no suite: " + " ".join(sorted(name for name, row in rows.items() if not row["caught"]))
 
 
-def main(chosen: list[str]) -> int:
-    mutants = sorted(path.stem for path in PATCHES.glob("*.patch") if is_of_c(path.stem))
-    if unknown := set(chosen).difference(mutants):
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kept", action="store_true", help="only the table of the rows that are kept")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these bugs alone")
+    given = parser.parse_args()
+    tree = tree_key(ROOT)
+    keys = {path.stem: row_key(tree, path.read_bytes()) for path in sorted(PATCHES.glob("*.patch")) if is_of_c(path.stem)}
+    if unknown := set(given.names).difference(keys):
         raise MutantError(f"no planted bug in C: {' '.join(sorted(unknown))}")
-    TREE.mkdir(parents=True, exist_ok=True)
-    copy_tree(TREE)
-    suites, tree = suites_of(TREE), tree_key(TREE)
-    rows = fill(chosen or mutants, mutants, suites, tree)
-    write_matrix(rows, [suite.name for suite in suites])
-    if not chosen:
-        print("\n".join(ranked(rows, baseline(suites, tree)["seconds"])))
-    return 0
+    rows = {name: row for name, key in keys.items() if (row := read_kept(name, key))}
+    if missing := [] if given.kept else [name for name in given.names or keys if name not in rows]:
+        with one_at_a_time():
+            fill(missing, tree, keys, rows)
+    seconds = (read_kept("baseline", tree) or {"seconds": {}})["seconds"]
+    if len(rows) == len(keys):
+        write_matrix(rows, list(seconds))
+    if not given.names:
+        print("\n".join(ranked(rows, seconds)))
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        main()
     except MutantError as error:
         sys.exit(f"error: {error}")
