@@ -13,7 +13,7 @@ from kvferry import _kvferry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
-from mutants import PATCHES, ROOT, TREE, WHOLE, MutantError, copy_tree, patch, read_mutant  # noqa: E402
+from mutants import PATCHES, ROOT, TREE, WHOLE, build, copy_tree, patch, read_mutant  # noqa: E402
 from pd.paths import MODELS  # noqa: E402
 
 FAKE_CUDA = "build/tests/fake_cuda/libcuda-fake.so"
@@ -36,17 +36,6 @@ def program_of(catcher: str) -> str | None:
     if catcher in WHOLE or catcher.startswith(ADAPTERS) or os.uname().machine != ONLY_THERE.get(catcher, os.uname().machine):
         return None
     return SIM if catcher == "sim" else LITMUS if catcher.startswith("litmus ") else UNIT[catcher.partition(" ")[0]]
-
-
-def build(folder: Path, programs: list[str]) -> None:
-    if not (folder / "build/build.ninja").exists():
-        subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
-                       cwd=folder, check=True, capture_output=True)
-    targets = [program.removeprefix("build/") for program in programs]
-    done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
-                          text=True, check=False)
-    if done.returncode != 0:
-        raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "tests/mutants"
 TREE = ROOT / ".cache/mutants/tree"
 PACKAGES = ROOT / ".cache/mutants/packages"
+BUILD_NINJA = "build/build.ninja"
 WHOLE = {"engine", "hosts"}
 """Tests that take a package with the bug."""
 
@@ -65,6 +66,18 @@ def patch(mutant: Mutant, folder: Path, *options: str) -> None:
                           check=False)
     if done.returncode != 0:
         raise MutantError(f"{mutant.name}.patch does not apply: {(done.stdout + done.stderr).strip()}")
+
+
+def build(folder: Path, programs: list[str]) -> None:
+    """Programs are paths in the folder, below build/."""
+    if not (folder / BUILD_NINJA).exists():
+        subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
+                       cwd=folder, check=True, capture_output=True)
+    targets = [program.removeprefix("build/") for program in programs]
+    done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
 
 
 def make_package(mutant: Mutant) -> None:

@@ -13,10 +13,11 @@ ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests
 # In the order of what they find soonest. Minutes are those of two cores.
 PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:40 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 stacks:45 upstream:5 chaos:8 package:4)
 
-usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list]"
+usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list | --deep mutants --matrix]"
 mode=all
 again=no
 keep=()
+matrix=no
 chosen=()
 
 while [ $# -gt 0 ]; do
@@ -24,6 +25,7 @@ while [ $# -gt 0 ]; do
     --quick | --ci | --deep | --list) mode=${1#--} ;;
     --again) again=yes ;;
     --keep) keep=(--keep) ;;
+    --matrix) matrix=yes ;;
     -*) die "test: unknown option '$1'; $usage" ;;
     *) chosen+=("$1") ;;
   esac
@@ -33,6 +35,8 @@ for part in "${chosen[@]}"; do
   [ "$mode" = deep ] || die "test: '$part' is for --deep; $usage"
   case " ${PARTS[*]}" in *" $part:"*) ;; *) die "test: there is no part '$part'; they are ${PARTS[*]%:*}" ;; esac
 done
+
+[ $matrix = no ] || [ "$mode ${chosen[*]}" = "deep mutants" ] || die "test: --matrix is for --deep mutants; $usage"
 
 # step NAME REPORT COMMAND…: REPORT is the JUnit file that the command writes (or several, with blanks between them), or
 # "-" where the step is one check.
@@ -137,6 +141,11 @@ part_tsan() {
 part_mutants() {
   setup_all
   pytest_step "planted bugs" mutants tests/mutants -s
+}
+
+# Hours: not what the part passes by.
+mutant_matrix() {
+  step "which suites catch which planted bugs" - .venv/bin/python tools/dev/mutant_matrix.py
 }
 
 part_tidy() {
@@ -310,6 +319,7 @@ case $mode in
     ;;
   deep)
     [ ${#chosen[@]} -gt 0 ] || mapfile -t chosen < <(printf '%s\n' "${PARTS[@]%:*}")
+    if [ $matrix = yes ]; then chosen=(); mutant_matrix; fi
     for part in "${chosen[@]}"; do run_part "$part"; done
     ;;
 esac

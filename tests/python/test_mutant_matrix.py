@@ -1,0 +1,119 @@
+"""What ./dev test --deep mutants --matrix decides: what is a catch, which tests fail, what is kept, what the table says."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools/dev"))
+
+import mutant_matrix  # noqa: E402
+from mutant_matrix import Suite, alone, baseline, failing_tests, make_row, ranked, run, suite_of  # noqa: E402
+from mutants import MutantError  # noqa: E402
+
+PASSED, FAILED, BEGUN = ("[       OK ] ", "[  FAILED  ] ", "[ RUN      ] ")
+
+
+def shell(text: str, **fields: Any) -> Suite:
+    return Suite("core/some", ["sh", "-c", text], **fields)
+
+
+def program(tmp_path: Path, text: str) -> Suite:
+    path = tmp_path / "some_test"
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return Suite("core/some", [str(path)])
+
+
+@pytest.mark.parametrize("suite, failed", [
+    (shell("exit 0"), False),
+    (shell("exit 1"), True),
+    (shell("kill -9 $$"), True),
+    (shell("exit 0", found=0), True),
+    (shell("exit 1", found=0), False),
+    (shell("kill -9 $$", found=0), True),
+])
+def test_a_status_is_a_failure_or_not(suite: Suite, failed: bool) -> None:
+    assert run(suite, 10).failed is failed
+
+
+def test_what_hangs_has_failed_and_leaves_nobody(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    outcome = run(shell(f"(sleep 1; touch {left}) & sleep 60"), 0.3)
+    assert outcome.failed and outcome.seconds < 10
+    time.sleep(1)
+    assert not left.exists()
+
+
+def test_a_suite_stops_at_its_first_failure() -> None:
+    suite = shell(f"echo '{FAILED}a_test'; sleep 60")
+    outcome = run(suite, 30)
+    assert outcome.failed and outcome.seconds < 10
+
+
+def test_the_simulator_has_its_own_seeds() -> None:
+    test = {"name": "sim/seeds", "cmd": ["sim", "--seeds", "1..2"], "env": {}, "suite": ["kvferry:sim"], "is_parallel": True,
+            "timeout": 30}
+    assert suite_of(test).words[1:] == ["--search", "--starts=1", f"--most={mutant_matrix.SEEDS}"] and suite_of(test).found == 0
+    assert suite_of({**test, "name": "churn", "is_parallel": False}).kind == "alone"
+
+
+@pytest.mark.parametrize("text, tests", [
+    (f"echo '{FAILED}a'; echo '{PASSED}b'; echo '{FAILED}2 test(s), listed below:'; echo '{FAILED}a'; echo '{FAILED}c'; exit 2",
+     ["a", "c"]),
+    (f"case $1 in --list) echo a; echo b; echo c;; =b) ;; =*) exit 1;; *) echo '{BEGUN}a'; kill -6 $$;; esac", ["a", "c"]),
+    (f"echo '{BEGUN}a'; kill -6 $$", ["a"]),
+    ("exit 1", []),
+])
+def test_all_failing_tests_are_named(tmp_path: Path, text: str, tests: list[str]) -> None:
+    assert failing_tests(program(tmp_path, text), 10) == tests
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(mutant_matrix, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(mutant_matrix, "build", lambda *_: None)
+    return tmp_path
+
+
+def test_who_fails_without_a_bug_catches_nothing(world: Path) -> None:
+    with pytest.raises(MutantError, match="core/some"):
+        baseline([shell("exit 1")], "key")
+
+
+def test_a_catch_is_seen_twice_and_in_a_program_that_the_bug_changed(world: Path) -> None:
+    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same")]
+    base = {"seconds": dict.fromkeys(["core/some", "once", "same"], 0.1),
+            "prints": {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2])}}
+    (world / "once").touch()
+    program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
+    row = make_row("a_bug", suites, base)
+    assert (row["caught"], row["once"], row["tests"], row["ran"]) == (["core/some"], ["once"], {"core/some": ["a"]}, 2)
+
+
+def test_a_row_is_kept_for_its_patch_and_tree(world: Path) -> None:
+    (world / "src").mkdir()
+    (world / "meson.build").touch()
+    (world / "meson_options.txt").touch()
+    source = world / "src/a.c"
+    source.write_text("int a;")
+    before = mutant_matrix.tree_key(world)
+    mutant_matrix.keep("a_bug", {"key": mutant_matrix.row_key(before, b"patch"), "caught": []})
+    assert mutant_matrix.read_kept("a_bug", mutant_matrix.row_key(before, b"patch"))
+    source.write_text("int b;")
+    assert mutant_matrix.tree_key(world) != before
+    assert mutant_matrix.read_kept("a_bug", mutant_matrix.row_key(before, b"patch, mended")) is None
+
+
+def test_the_table_ranks_by_what_is_caught_alone() -> None:
+    rows = {name: {"caught": caught, "tests": {suite: ["a_test"] for suite in caught}} for name, caught in {
+        "sole": ["core/a"], "simulated": ["core/a", "sim/seeds"], "by_two": ["core/b", "core/c"], "unseen": []}.items()}
+    assert alone(rows, set()) == {"core/a": {"sole": ["a_test"]}}
+    assert alone(rows, mutant_matrix.SIMULATOR) == {"core/a": {"simulated": ["a_test"], "sole": ["a_test"]}}
+    told = list(ranked(rows, dict.fromkeys(["core/a", "core/b", "core/c", "core/d", "sim/seeds"], 1.0)))
+    assert told[-6:] == ["  1  sim/seeds: 1 bugs, 1.0 s", "  2  core/b: 1 bugs, 1.0 s", "  2  core/c: 1 bugs, 1.0 s",
+                         "1 suites catch nothing:", "  core/d, 1.0 s", "by no suite: unseen"]

@@ -1,0 +1,316 @@
+"""Each planted bug against each C suite alone: which suites catch what, and which of them alone?
+
+A suite is a test of Meson's, but for those of the code's rules. It catches a bug if it fails or hangs twice, and stops at its
+first failure. Programs that a bug leaves as they are, to the byte, are not run. A row is kept in .cache until its patch or a
+C source changes. When all are there they are written into tests/mutants/matrix.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, MutantError, build, copy_tree, patch, read_mutant
+
+KEPT = ROOT / ".cache/mutants/matrix"
+MATRIX = PATCHES / "matrix.json"
+SEEDS = 20000
+"""Of the simulator: as many as it searches from one start for a planted bug."""
+SIMULATOR = {"sim/seeds", "corpus/sim"}
+WAITING_AT_A_TIME = 4
+LIMIT_S, LIMIT_TIMES = 30.0, 10.0
+"""A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
+FAILED = re.compile(r"^\[  FAILED  \] (?!\d+ test\(s\))(.+)$", re.M)
+ALL_FAILED = re.compile(r"^\[  FAILED  \] \d+ test\(s\), listed below", re.M)
+BEGUN = re.compile(r"^\[ RUN      \] (.+)$", re.M)
+NAMES = re.compile(r"(\w+\n)+")
+
+
+class Suite(NamedTuple):
+    name: str
+    words: list[str]
+    env: dict[str, str] = {}
+    kind: str = "busy"
+    """Or `waits`, which leaves its core idle, or `alone`, beside which nothing may run."""
+    found: int | None = None
+    """With this status it has failed, and with 1 not. None: it has failed with any but 0."""
+    most_s: float = 600.0
+
+
+class Outcome(NamedTuple):
+    failed: bool
+    seconds: float
+    code: int
+    """Negative: a signal has ended it, ours if it hung."""
+    said: str
+
+
+def suites_of(folder: Path) -> list[Suite]:
+    build(folder, [BUILD_NINJA])
+    listed = json.loads(subprocess.run(["meson", "introspect", "--tests", "build"], cwd=folder, check=True,
+                                       capture_output=True, text=True).stdout)
+    return [suite_of(test) for test in listed if "kvferry:tidy" not in test["suite"]]
+
+
+def suite_of(test: dict[str, Any]) -> Suite:
+    kind = "alone" if not test["is_parallel"] else "waits" if "kvferry:waits" in test["suite"] else "busy"
+    if test["name"] == "sim/seeds":
+        return Suite(test["name"], [test["cmd"][0], "--search", "--starts=1", f"--most={SEEDS}"], test["env"], found=0)
+    return Suite(test["name"], test["cmd"], test["env"], kind, most_s=2.0 * test["timeout"])
+
+
+def programs_of(suites: list[Suite], folder: Path) -> list[str]:
+    inside = str(folder / "build") + "/"
+    return sorted({word.removeprefix(str(folder) + "/") for suite in suites for word in suite.words
+                   if word.startswith(inside) and not word.endswith(".py")})
+
+
+def print_of(suite: Suite) -> str:
+    """Of all that it runs and reads."""
+    files = [Path(word) for word in suite.words if Path(word).is_file()]
+    for folder in filter(None, suite.env.get("LD_LIBRARY_PATH", "").split(":")):
+        files += sorted(Path(folder).glob("*.so"))
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+
+
+def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
+    """`stop`: at its first failure."""
+    environment = {**os.environ, "MALLOC_PERTURB_": "165", **suite.env}
+    with tempfile.TemporaryFile() as file:
+        start = time.monotonic()
+        process = subprocess.Popen(suite.words, env=environment, cwd=tempfile.gettempdir(),
+                                   stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+
+        def said() -> str:
+            return os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace")
+
+        while time.monotonic() - start < limit_s and not (stop and FAILED.search(said())):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+                break
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+        failed = code not in (0, 1) or code == suite.found if suite.found is not None else code != 0
+        return Outcome(failed, time.monotonic() - start, code, said())
+
+
+def run_all(suites: list[Suite], limit_s: Callable[[Suite], float]) -> dict[str, Outcome]:
+    """The list's order is that in which they begin."""
+    outcomes = {}
+    for kind, workers in (("busy", os.cpu_count() or 1), ("waits", WAITING_AT_A_TIME), ("alone", 1)):
+        chosen = [suite for suite in suites if suite.kind == kind]
+        with ThreadPoolExecutor(workers) as pool:
+            outcomes |= zip((suite.name for suite in chosen), pool.map(lambda suite: run(suite, limit_s(suite)), chosen))
+    return outcomes
+
+
+def run_twice(suites: list[Suite], limit_s: Callable[[Suite], float]) -> tuple[dict[str, Outcome], list[str], list[str]]:
+    """The last outcome of each, and who fails: twice; once only."""
+    outcomes = run_all(suites, limit_s)
+    failed = [suite for suite in suites if outcomes[suite.name].failed]
+    outcomes |= run_all(failed, limit_s)
+    twice = sorted(suite.name for suite in failed if outcomes[suite.name].failed)
+    return outcomes, twice, sorted({suite.name for suite in failed}.difference(twice))
+
+
+def failing_tests(suite: Suite, limit_s: float) -> list[str]:
+    """All of them, also where a crash hides those behind it, if the program can list and run them one by one."""
+    whole = run(suite, limit_s, stop=False)
+    if ALL_FAILED.search(whole.said):
+        return sorted(set(FAILED.findall(whole.said)))
+    program = Suite(suite.name, [*suite.words, "--list"], suite.env)
+    if len(suite.words) == 1 and BEGUN.search(whole.said) and NAMES.fullmatch((listed := run(program, limit_s)).said):
+        ones = {name: program._replace(words=[*suite.words, f"={name}"]) for name in listed.said.split()}
+        return sorted(name for name, one in ones.items() if run(one, limit_s).failed)
+    return sorted({*FAILED.findall(whole.said), *BEGUN.findall(whole.said)[-1:]})
+
+
+# ---- what is kept ----
+
+def is_of_c(name: str) -> bool:
+    return re.search(r"^\+\+\+ b/\S+\.[ch]$", (PATCHES / f"{name}.patch").read_text(), re.M) is not None
+
+
+def tree_key(folder: Path) -> str:
+    """Of what the programs are built of, and of the inputs that they read."""
+    digest = hashlib.sha256(str(SEEDS).encode())
+    for top in ("include", "meson.build", "meson_options.txt", "src", "tests", "tools/chaos"):
+        path = folder / top
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix in (".c", ".h", ".hex") or file.name in ("meson.build", "meson_options.txt"):
+                digest.update(f"{file.relative_to(folder)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def row_key(tree: str, text: bytes) -> str:
+    return hashlib.sha256(tree.encode() + text).hexdigest()
+
+
+def read_kept(name: str, key: str) -> dict[str, Any] | None:
+    path = KEPT / f"{name}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    return kept if kept.get("key") == key else None
+
+
+def keep(name: str, row: dict[str, Any]) -> None:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    new = KEPT / f"{name}.new"
+    new.write_text(json.dumps(row, indent=1))
+    new.rename(KEPT / f"{name}.json")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """In the copy of the tree."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MutantError("another run is under way") from None
+        yield
+
+
+# ---- a row ----
+
+def baseline(suites: list[Suite], key: str) -> dict[str, Any]:
+    """How long each suite takes without a bug, and what it runs."""
+    if kept := read_kept("baseline", key):
+        return kept
+    start = time.monotonic()
+    build(TREE, programs_of(suites, TREE))
+    prints = {suite.name: print_of(suite) for suite in suites}
+    outcomes, failing, unsteady = run_twice(suites, lambda suite: suite.most_s)
+    for name in failing:
+        print(f"{name} without a bug, status {outcomes[name].code}:\n{outcomes[name].said[-2000:]}")
+    if failing:
+        raise MutantError(f"without a bug these fail or hang: {' '.join(failing)}")
+    seconds = {name: round(outcome.seconds, 2) for name, outcome in outcomes.items()}
+    print(f"without a bug: {len(suites)} suites, {sum(seconds.values()):.0f} s of them, "
+          f"{time.monotonic() - start:.0f} s in all{', failed once: ' * bool(unsteady)}{' '.join(unsteady)}", flush=True)
+    keep("baseline", row := {"key": key, "seconds": seconds, "prints": prints})
+    return row
+
+
+def sole(names: Iterable[str]) -> set[str]:
+    """The suite that catches a bug alone, and that which would if there were no simulator."""
+    return {each.pop() for each in (set(names), set(names) - SIMULATOR) if len(each) == 1}
+
+
+def make_row(name: str, suites: list[Suite], base: dict[str, Any]) -> dict[str, Any]:
+    start = time.monotonic()
+    build(TREE, programs_of(suites, TREE))
+    built = time.monotonic()
+    changed = [suite for suite in suites if print_of(suite) != base["prints"][suite.name]]
+    changed.sort(key=lambda suite: -base["seconds"][suite.name])
+
+    def limit_s(suite: Suite) -> float:
+        return min(LIMIT_S + LIMIT_TIMES * base["seconds"][suite.name], suite.most_s)
+
+    _, caught, once = run_twice(changed, limit_s)
+    tests = {suite.name: found for suite in changed if suite.name in sole(caught)
+             if (found := failing_tests(suite, limit_s(suite)))}
+    return {"caught": caught, "once": once, "tests": tests, "ran": len(changed), "build_s": round(built - start),
+            "seconds": round(time.monotonic() - start)}
+
+
+def fill(names: list[str], tree: str, keys: dict[str, str], rows: dict[str, dict[str, Any]]) -> None:
+    """Adds the rows of `names`."""
+    TREE.mkdir(parents=True, exist_ok=True)
+    copy_tree(TREE)
+    suites = suites_of(TREE)
+    base = baseline(suites, tree)
+    for name in names:
+        patch(read_mutant(name), TREE)
+        try:
+            row = make_row(name, suites, base)
+        finally:
+            patch(read_mutant(name), TREE, "-R")
+        keep(name, {"key": keys[name], **row})
+        rows[name] = row
+        left_h = sum(row["seconds"] for row in rows.values()) / len(rows) * (len(keys) - len(rows)) / 3600
+        print(f"[{len(rows)}/{len(keys)}] {name}: {len(row['caught'])} of {row['ran']} suites catch it"
+              f"{': ' * bool(row['caught'])}{' '.join(row['caught'][:5])}{' …' * (len(row['caught']) > 5)}, "
+              f"{row['build_s']} of {row['seconds']} s to build; about {left_h:.1f} h left", flush=True)
+
+
+# ---- what is told ----
+
+def write_matrix(rows: dict[str, dict[str, Any]], suites: list[str]) -> None:
+    """A line a bug."""
+    bugs = [f"  {json.dumps(name)}: " + json.dumps({what: row[what] for what in ("caught", "once", "tests") if row[what]})
+            for name, row in sorted(rows.items())]
+    listed = ",\n".join(f"  {json.dumps(name)}" for name in sorted(suites))
+    MATRIX.write_text('{"bugs": {\n' + ",\n".join(bugs) + '\n },\n "suites": [\n' + listed + "\n ]}\n")
+
+
+def alone(rows: dict[str, dict[str, Any]], without: set[str]) -> dict[str, dict[str, list[str]]]:
+    """Suite, bug that it alone catches, its tests that fail: the suites with most such bugs first."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, row in sorted(rows.items()):
+        caught = set(row["caught"]) - without
+        if len(caught) == 1:
+            suite = caught.pop()
+            found.setdefault(suite, {})[name] = row["tests"].get(suite, [])
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+
+
+def ranked(rows: dict[str, dict[str, Any]], seconds: dict[str, float]) -> Iterable[str]:
+    catch = {suite: [row for row in rows.values() if suite in row["caught"]] for suite in seconds}
+    for title, without in (("alone catch", set()), ("alone catch, were there no simulator,", SIMULATOR)):
+        found = alone(rows, without)
+        yield f"{len(found)} suites {title} {sum(map(len, found.values()))} of {len(rows)} bugs:"
+        for suite, bugs in found.items():
+            yield f"  {suite}: {len(bugs)} of the {len(catch[suite])} that it catches, in {seconds[suite]:.1f} s"
+            yield from (f"    {bug}{': ' * bool(tests)}{' '.join(tests)}" for bug, tests in bugs.items())
+    sole_ones = {*alone(rows, set()), *alone(rows, SIMULATOR)}
+    others = sorted((min(len(set(row["caught"]) - SIMULATOR) for row in catch[suite]), suite) for suite in catch
+                    if catch[suite] and suite not in sole_ones)
+    yield f"{len(others)} suites catch bugs, and none alone; at least so many that are no simulator catch each of them:"
+    yield from (f"  {fewest}  {suite}: {len(catch[suite])} bugs, {seconds[suite]:.1f} s" for fewest, suite in others)
+    nothing = sorted(suite for suite in catch if not catch[suite])
+    yield f"{len(nothing)} suites catch nothing:"
+    yield from (f"  {suite}, {seconds[suite]:.1f} s" for suite in nothing)
+    yield "by no suite: " + " ".join(sorted(name for name, row in rows.items() if not row["caught"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--kept", action="store_true", help="only the table of the rows that are kept")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="these bugs alone")
+    given = parser.parse_args()
+    tree = tree_key(ROOT)
+    keys = {path.stem: row_key(tree, path.read_bytes()) for path in sorted(PATCHES.glob("*.patch")) if is_of_c(path.stem)}
+    if unknown := set(given.names).difference(keys):
+        raise MutantError(f"no planted bug in C: {' '.join(sorted(unknown))}")
+    rows = {name: row for name, key in keys.items() if (row := read_kept(name, key))}
+    if missing := [] if given.kept else [name for name in given.names or keys if name not in rows]:
+        with one_at_a_time():
+            fill(missing, tree, keys, rows)
+    seconds = (read_kept("baseline", tree) or {"seconds": {}})["seconds"]
+    if len(rows) == len(keys):
+        write_matrix(rows, list(seconds))
+    if not given.names:
+        print("\n".join(ranked(rows, seconds)))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MutantError as error:
+        sys.exit(f"error: {error}")
