@@ -1,5 +1,6 @@
 /* What engines that cannot rewind by themselves need, as TensorRT-LLM's Remote-G2 has spelled it out: each of its
  * tests, under its own name, and each behaviour that it describes. */
+#include "../../allocation.h"
 #include "recovery_world.h"
 
 static int start_one(void **state)
@@ -763,6 +764,36 @@ TEST(bars_have_names)
     assert_string_equal(kvf_rewind_blocker_name(blockers[i] | KVF_BLOCKER_USED), names[i]);
   }
   assert_string_equal(kvf_rewind_blocker_name(0), "none");
+}
+
+/* ---- memory ---- */
+
+/* Nothing is left of a table that could not be opened; an open one asks for no more. */
+TEST(memory_is_from_its_opening_alone)
+{
+  const long live = allocation_live();
+  kvf_status status = KVF_NO_MEMORY;
+  for (long spared = 0; status != KVF_OK; spared++) {
+    allocation_fail(spared, 1);
+    status = kvf_recovery_open(&world_options, &recovery);
+    assert_true(allocation_stop() == (status == KVF_NO_MEMORY));
+    assert_true((recovery == NULL) == (status == KVF_NO_MEMORY));
+    assert_true((allocation_live() == live) == (status == KVF_NO_MEMORY));
+  }
+  allocation_fail(0, 1);
+  for (uint64_t id = 0; id < REQUESTS; id++) {
+    world_admit(id);
+    world_over(id, BOTH, 1, KVF_PEER_DOWN);
+  }
+  kvf_recovery_event event;
+  kvf_recovery_error error;
+  uint32_t said = 0;
+  while (kvf_recovery_next_event(recovery, &event) || kvf_recovery_drain_errors(recovery, &error, 1) > 0) {
+    assert_true(said++ < REQUESTS * (2 + LOADED_BLOCKS));
+  }
+  assert_false(allocation_stop());
+  (void)world_close(NULL);
+  kvf_recovery_close(NULL);
 }
 
 /* ---- several ranks ---- */
