@@ -4,8 +4,8 @@
  * no way back. A recovery table tells such an engine's scheduler, for each parked request and exactly once, to go on,
  * to go back to the first token that it has to compute, or to end the request:
  *
- *   kvf_recovery_admit ──► each rank: kvf_recovery_report, kvf_recovery_released ──► READY | REWIND | TERMINATE,
- * RELEASE └─────────────────────── kvf_recovery_end ───────────────────────► (ABORT,) RELEASE
+ *   kvf_recovery_admit ──► each rank: kvf_recovery_report, _released ──► READY | REWIND | TERMINATE, then RELEASE
+ *                     └──► kvf_recovery_end ──────────────────────────────► (ABORT, then) RELEASE
  *
  * It is bookkeeping: no node, thread, clock or I/O, and memory only from kvf_recovery_open(). The engine feeds it what
  * its ranks' loads report (KVF_EVENT_LOAD, KVF_EVENT_RELEASED, or any other transport's equivalents) and takes out
@@ -49,7 +49,8 @@ KVF_API void kvf_recovery_close(kvf_recovery *recovery);
 
 /* ---- requests ---- */
 
-/* Why a rewind cannot apply: bits. The engine sets those of the first group, at admission or when it happens. */
+/* Why a rewind cannot apply: bits. The engine sets those of the first group, at admission: while a request is parked no
+ * other can come up. */
 typedef enum kvf_rewind_blocker {
   KVF_BLOCKER_GENERATED = 1,   /* tokens have been sampled from the request: they may have left the engine */
   KVF_BLOCKER_PUBLISHED = 2,   /* other requests can find its blocks: taking back this one does not mend those */
@@ -58,13 +59,9 @@ typedef enum kvf_rewind_blocker {
   KVF_BLOCKER_NO_CONTEXT = 16, /* the engine cannot compute context tokens now, or at all */
 
   KVF_BLOCKER_TOO_LONG = 256, /* more than recompute_max_tokens would have to be computed in one go */
-  KVF_BLOCKER_UNSAFE = 512,  /* a rank is lost, or its report makes no sense: something may still write to the blocks */
-  KVF_BLOCKER_POLICY = 1024, /* the control node's verdict is KVF_ACTION_FAIL */
-  KVF_BLOCKER_USED = 2048    /* the engine has been told to go on, and the failure came after that */
+  KVF_BLOCKER_UNSAFE = 512, /* a rank is lost, or its report makes no sense: something may still write to the blocks */
+  KVF_BLOCKER_USED = 2048   /* the engine has been told to go on, and the failure came after that */
 } kvf_rewind_blocker;
-
-/* The name of the lowest bit in `blockers`, for logs and error bodies: "generated"; "none" if there is none. */
-KVF_API const char *kvf_rewind_blocker_name(uint32_t blockers);
 
 /* A parked request. Positions count blocks from the prompt's first token, as in kvf_load_params. */
 typedef struct kvf_recovery_request {
@@ -81,13 +78,10 @@ typedef struct kvf_recovery_request {
  * or free them. `request` is copied. On failure nothing has changed.
  * KVF_INVALID: local prefix <= tokens <= prompt does not hold, the local prefix is not whole blocks (round down: a load
  * overwrites whole blocks) or one of them is loaded, a group has not one position for each block of `tokens`, a block
- * id is out of its pool, or a bar is not the engine's. KVF_LIMIT: more than KVF_BLOCKS_PER_LEASE_MAX positions.
+ * id is out of its pool, or a blocker is not the engine's. KVF_LIMIT: more than KVF_BLOCKS_PER_LEASE_MAX positions.
  * KVF_EXISTS: the id is in the table, or a block belongs to a request in it (whose load may still write to it).
  * KVF_NO_RESOURCE: requests_max are in the table; let the request wait, or compute its prompt. */
 KVF_API KVF_MUST_USE kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request *request);
-
-/* A rewind of the request cannot apply any more. KVF_NOT_FOUND. KVF_INVALID: not the engine's blockers. */
-KVF_API kvf_status kvf_recovery_add_blockers(kvf_recovery *recovery, uint64_t request_id, uint32_t blockers);
 
 /* The request leaves the engine: finished, terminated, or cancelled at any time. No READY, REWIND or TERMINATE comes
  * after this. While a rank may still write to its blocks, KVF_RECOVERY_ABORT comes, and KVF_RECOVERY_RELEASE when none
@@ -111,10 +105,6 @@ KVF_API kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report 
  * changed. */
 KVF_API kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uint32_t group,
                                               const uint32_t *block_ids, size_t count, kvf_status why);
-
-/* Instead of reports, for engines with a control node, which has merged the ranks and applied the policy:
- * KVF_EVENT_VERDICT. It speaks for all ranks. Errors as for kvf_recovery_report(). */
-KVF_API kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, const kvf_verdict *verdict);
 
 /* Nothing on the ranks of the mask (bit r: rank r) will write to the request's blocks any more: KVF_EVENT_RELEASED; or
  * kvf_load_abort() did not find the load and none will be started; or the rank's process has ended. Any number of

@@ -211,7 +211,6 @@ class Recovery:
 
     def admit(self, request_id: int, user: int, local_prefix_tokens: int, tokens: int, prompt_tokens: int,
               blocks: Blocks) -> int: ...
-    def add_blockers(self, request_id: int, blockers: int) -> int: ...
     def end(self, request_id: int) -> int: ...
     def report(self, report: Report) -> int: ...
     def released(self, request_id: int, rank: int) -> int: ...
@@ -284,8 +283,6 @@ RECOVERY_REWIND: Final[int]
 RECOVERY_TERMINATE: Final[int]
 RECOVERY_ABORT: Final[int]
 RECOVERY_RELEASE: Final[int]
-BLOCKER_GENERATED: Final[int]
-BLOCKER_BLOCKS_GONE: Final[int]
 
 OK: Final[int]
 TRANSFER_FAILED: Final[int]

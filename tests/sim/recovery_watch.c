@@ -17,17 +17,7 @@ static void on_report(sim_parked *parked, uint64_t ranks_mask, uint32_t prefix, 
   parked->is_unsafe = parked->is_unsafe || !kvf_status_describe(status)->recompute_safe;
 }
 
-static void on_verdict(const sim_world *world, const sim_job *job, sim_parked *parked, const kvf_verdict *verdict)
-{
-  uint32_t prefix = verdict->action == KVF_ACTION_RECOMPUTE ? verdict->keep_blocks : 0;
-  if (verdict->action == KVF_ACTION_USE) {
-    prefix = sim_prompt_at(job->prompt)->positions * world->groups;
-  }
-  parked->is_unwanted = parked->is_unwanted || verdict->action == KVF_ACTION_FAIL;
-  on_report(parked, all_ranks(world, job), prefix, verdict->status);
-}
-
-void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news)
+void sim_recovery_told(sim_job *job, const sim_news *news)
 {
   sim_parked *parked = &job->parked;
   if (parked->ended && parked->released) {
@@ -40,14 +30,8 @@ void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news)
     case SIM_NEWS_FAILED:
       on_report(parked, UINT64_C(1) << news->rank, news->first_failed, news->report.status);
       break;
-    case SIM_NEWS_VERDICT:
-      on_verdict(world, job, parked, &news->verdict);
-      break;
     case SIM_NEWS_RELEASED:
       parked->ranks_released |= 1u << news->rank;
-      break;
-    case SIM_NEWS_BARS:
-      parked->blockers |= news->blockers;
       break;
     case SIM_NEWS_END:
       parked->ended = true;
@@ -81,17 +65,10 @@ static uint32_t good_tokens(const sim_world *world, const sim_job *job)
   return tokens < job->info.tokens ? tokens : job->info.tokens;
 }
 
-/* Why the request can neither be used nor rewound. */
-static uint32_t blockers_of_all(const sim_job *job)
-{
-  return (job->parked.is_unsafe ? (uint32_t)KVF_BLOCKER_UNSAFE : 0) |
-         (job->parked.is_unwanted ? (uint32_t)KVF_BLOCKER_POLICY : 0);
-}
-
 static uint32_t blockers_of_rewind(sim_world *world, const sim_job *job)
 {
   uint32_t most = sim_scheduler_of(world, job)->recompute_max_tokens;
-  uint32_t blockers = job->parked.blockers | blockers_of_all(job);
+  uint32_t blockers = job->parked.blockers | (job->parked.is_unsafe ? (uint32_t)KVF_BLOCKER_UNSAFE : 0);
   uint32_t missing = job->info.tokens - good_tokens(world, job);
   blockers |= most != 0 && missing > most ? (uint32_t)KVF_BLOCKER_TOO_LONG : 0;
   return blockers | (job->parked.told != 0 ? (uint32_t)KVF_BLOCKER_USED : 0);
@@ -109,7 +86,7 @@ static uint32_t due_decision(sim_world *world, const sim_job *job)
   if (parked->told != 0) {
     return good < parked->kept ? KVF_RECOVERY_TERMINATE : 0;
   }
-  if (is_whole ? blockers_of_all(job) != 0 : blockers_of_rewind(world, job) != 0) {
+  if (is_whole ? parked->is_unsafe : blockers_of_rewind(world, job) != 0) {
     return KVF_RECOVERY_TERMINATE;
   }
   if (parked->ranks_released != all_ranks(world, job)) {
@@ -153,9 +130,9 @@ static void fail(sim_world *world, const sim_job *job, const kvf_recovery_event 
                  const char *what)
 {
   static const char *const names[] = {"?", "READY", "REWIND", "TERMINATE", "ABORT", "RELEASE"};
-  sim_fail(world, promise, "engine %u: job %u: %s, K %u, %s: %s", job->engine, sim_job_index(world, job),
-           names[event->kind <= KVF_RECOVERY_RELEASE ? event->kind : 0], event->confirmed_blocks,
-           kvf_rewind_blocker_name(event->blockers), what);
+  sim_fail(world, promise, "engine %u: job %u: %s, K %u, blockers %u: %s", job->engine, sim_job_index(world, job),
+           names[event->kind <= KVF_RECOVERY_RELEASE ? event->kind : 0], event->confirmed_blocks, event->blockers,
+           what);
 }
 
 /* What is wrong with a decision; NULL if nothing is. */

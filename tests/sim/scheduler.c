@@ -8,7 +8,6 @@
 #define PATIENCE_NS (3 * SIM_MS)
 #define ANSWER_NS (120 * SIM_MS)
 
-static void on_bar(sim_world *world, const sim_event *event);
 static void on_compute(sim_world *world, const sim_event *event);
 static void on_finish(sim_world *world, const sim_event *event);
 static void on_end(sim_world *world, const sim_event *event);
@@ -44,7 +43,7 @@ static sim_node *rank_of(sim_world *world, const sim_job *job, uint32_t rank)
 void sim_scheduler_choose(sim_world *world, uint32_t engine, uint32_t choice)
 {
   static const sim_way ways[8] = {SIM_WAY_NONE,    SIM_WAY_NONE, SIM_WAY_NONE,    SIM_WAY_NONE,
-                                  SIM_WAY_REPORTS, SIM_WAY_EACH, SIM_WAY_VERDICT, SIM_WAY_EACH};
+                                  SIM_WAY_REPORTS, SIM_WAY_EACH, SIM_WAY_REPORTS, SIM_WAY_EACH};
   static const uint32_t recompute_max_tokens[4] = {0, 0, 8, 4};
   static const uint32_t requests_max[4] = {64, 64, 3, 64};
   sim_scheduler *scheduler = &world->schedulers[engine];
@@ -130,18 +129,11 @@ static uint32_t parked_count(const sim_world *world, const sim_job *job)
   return count;
 }
 
-/* Some requests cannot be rewound, from the beginning or from some time on, for reasons that are not modelled. */
-static uint32_t choose_bars(sim_world *world, const sim_job *job)
+/* Some requests cannot be rewound, for reasons that are not modelled. */
+static uint32_t choose_blockers(sim_world *world, const sim_job *job)
 {
   uint32_t choice = job->probe ? 0 : sim_choose(&world->tape, 256);
-  uint32_t bar = 1u << choice % 5;
-  if (choice >= 240) {
-    return bar;
-  }
-  if (choice >= 220) {
-    later(world, job, on_bar, bar, UINT64_C(4) * (choice % 4) * SIM_MS);
-  }
-  return 0;
+  return choice >= 230 ? 1u << choice % 5 : 0;
 }
 
 static kvf_status enter_tables(sim_world *world, const sim_job *job, uint32_t blockers)
@@ -180,7 +172,7 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
   if (!sim_cache_take(world, job, !job->probe)) {
     return false;
   }
-  uint32_t blockers = is_full ? 0 : choose_bars(world, job);
+  uint32_t blockers = is_full ? 0 : choose_blockers(world, job);
   kvf_status status = enter_tables(world, job, blockers);
   sim_note(world, world->engines[job->engine].control, "job % is parked, with a local prefix of % blocks: $",
            sim_job_index(world, job), job->skip, (uint64_t)(int64_t)status);
@@ -205,14 +197,6 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
 
 /* ---- what the tables hear ---- */
 
-static void on_bar(sim_world *world, const sim_event *event)
-{
-  sim_job *job = parked_job(world, event);
-  if (job != NULL) {
-    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_BARS, .blockers = event->b});
-  }
-}
-
 /* Which blocks a rank lacks, for transports that say so; those after a gap may be good. */
 static uint32_t failed_blocks(sim_world *world, const sim_job *job, uint32_t rank, sim_news *news)
 {
@@ -232,9 +216,6 @@ void sim_scheduler_report(sim_world *world, sim_job *job, uint32_t rank, const k
 {
   sim_news news = {.kind = SIM_NEWS_REPORT, .rank = rank, .report = *report};
   bool has_left = job->parked.ended && job->parked.released;
-  if (sim_scheduler_of(world, job)->way == SIM_WAY_VERDICT) {
-    return;
-  }
   if (report->status != KVF_OK && report->ranks_mask == UINT64_C(1) << rank && !has_left &&
       (job->parked.ranks_released & 1u << rank) == 0 && sim_choose(&world->tape, 2) == 1) {
     news.group = sim_choose(&world->tape, world->groups);
@@ -264,10 +245,6 @@ void sim_scheduler_advance(sim_world *world, sim_job *job)
       later(world, job, on_released, rank, sim_lag(world, SIM_FAULT_DELAY, 5 * SIM_MS));
     }
   }
-  if (sim_scheduler_of(world, job)->way == SIM_WAY_VERDICT && job->had_verdict && !parked->verdict_heard) {
-    parked->verdict_heard = true;
-    sim_tables_tell(world, job, &(sim_news){.kind = SIM_NEWS_VERDICT, .verdict = job->verdict});
-  }
   if (parked->ended && parked->released && job->state == SIM_JOB_DECIDED) {
     job->state = SIM_JOB_OVER;
     sim_cache_give(world, job);
@@ -284,7 +261,7 @@ static void on_patience(sim_world *world, const sim_event *event)
   }
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
     bool is_released = job->load[rank].state == SIM_LOAD_RELEASED || job->load[rank].state == SIM_LOAD_REFUSED;
-    if ((job->parked.reported & 1u << rank) == 0 && sim_scheduler_of(world, job)->way != SIM_WAY_VERDICT) {
+    if ((job->parked.reported & 1u << rank) == 0) {
       kvf_report report = {.request_id = job->info.id,
                            .ranks_mask = UINT64_C(1) << rank,
                            .blocks = sim_prompt_at(job->prompt)->positions * world->groups,
@@ -321,7 +298,7 @@ void sim_scheduler_act(sim_world *world, sim_job *job, const kvf_recovery_event 
       /* fallthrough */
     case KVF_RECOVERY_READY:
       later(world, job, on_compute, 0, sim_lag(world, SIM_FAULT_SLOW, 20 * SIM_MS));
-      if (sim_strikes(world, SIM_FAULT_READ, 2) && sim_scheduler_of(world, job)->way != SIM_WAY_VERDICT) {
+      if (sim_strikes(world, SIM_FAULT_READ, 2)) {
         uint32_t rank = sim_choose(&world->tape, world->engines[job->engine].ranks);
         later(world, job, on_take_back, rank, sim_lag(world, SIM_FAULT_DELAY, 20 * SIM_MS));
       }
@@ -372,8 +349,6 @@ static void on_compute(sim_world *world, const sim_event *event)
   }
   check_content(world, job, "was computed");
   sim_cache_publish(world, job);
-  sim_tables_tell(world, job,
-                  &(sim_news){.kind = SIM_NEWS_BARS, .blockers = KVF_BLOCKER_PUBLISHED | KVF_BLOCKER_GENERATED});
   later(world, job, on_finish, 0, USE_NS);
 }
 

@@ -23,12 +23,8 @@ static kvf_status tell_once(kvf_recovery *table, const sim_job *job, const sim_n
     case SIM_NEWS_FAILED:
       return kvf_recovery_report_blocks(table, news->rank, news->group, news->failed, news->count,
                                         (kvf_status)news->report.status);
-    case SIM_NEWS_VERDICT:
-      return kvf_recovery_verdict(table, job->info.id, &news->verdict);
     case SIM_NEWS_RELEASED:
       return kvf_recovery_released(table, job->info.id, UINT64_C(1) << news->rank);
-    case SIM_NEWS_BARS:
-      return kvf_recovery_add_blockers(table, job->info.id, news->blockers);
     default:
       return kvf_recovery_end(table, job->info.id);
   }
@@ -78,7 +74,7 @@ void sim_tables_tell(sim_world *world, const sim_job *job, const sim_news *news)
   wake(world, job->engine);
   if (scheduler->way != SIM_WAY_EACH) {
     scheduler->news_count = 0;
-    sim_recovery_told(world, &world->jobs[own->job], own);
+    sim_recovery_told(&world->jobs[own->job], own);
     tell(world, scheduler->tables[0], own);
   }
 }
@@ -106,7 +102,7 @@ static void exchange(sim_world *world, sim_scheduler *scheduler)
   uint64_t by = count > 1 && scheduler->tables_count > 1 ? sim_choose(&world->tape, 256) : 0;
   scheduler->news_count = 0;
   for (uint32_t i = 0; i < count; i++) {
-    sim_recovery_told(world, &world->jobs[scheduler->news[i].job], &scheduler->news[i]);
+    sim_recovery_told(&world->jobs[scheduler->news[i].job], &scheduler->news[i]);
   }
   for (uint32_t table = 0; table < scheduler->tables_count; table++) {
     shuffle(order, count, by, table);

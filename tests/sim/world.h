@@ -203,8 +203,7 @@ typedef struct sim_load {
 typedef enum sim_way {
   SIM_WAY_NONE,    /* the verdict, for an engine that rewinds by itself */
   SIM_WAY_REPORTS, /* one recovery table with the scheduler, fed by the ranks */
-  SIM_WAY_EACH,    /* one on each rank, and all exchange what is new in every step */
-  SIM_WAY_VERDICT  /* one with the scheduler, fed by the verdict */
+  SIM_WAY_EACH     /* one on each rank, and all exchange what is new in every step */
 } sim_way;
 
 /* A request in its engine's recovery tables: what they were told, and what they said. */
@@ -214,9 +213,7 @@ typedef struct sim_parked {
   bool ended;     /* and the tables know */
   bool aborted;
   bool released;
-  bool is_unsafe;     /* a rank's status is against recomputing */
-  bool is_unwanted;   /* by the policy */
-  bool verdict_heard; /* on its way to the tables, or there: */
+  bool is_unsafe; /* a rank's status is against recomputing */
   uint32_t released_heard;
   uint64_t released_ns; /* when the last rank became released */
   uint32_t reported;    /* ranks, as bits */
@@ -276,9 +273,7 @@ typedef struct sim_job {
 typedef enum sim_news_kind {
   SIM_NEWS_REPORT,
   SIM_NEWS_FAILED, /* the same as block ids */
-  SIM_NEWS_VERDICT,
   SIM_NEWS_RELEASED,
-  SIM_NEWS_BARS,
   SIM_NEWS_END
 } sim_news_kind;
 
@@ -292,9 +287,7 @@ typedef struct sim_news {
   uint32_t count;
   uint32_t failed[SIM_POSITIONS_MAX];
   uint32_t first_failed; /* position */
-  uint32_t blockers;
   kvf_report report;
-  kvf_verdict verdict;
 } sim_news;
 
 /* A block of each group with the tokens up to its end, for all prompts that begin so. */
@@ -561,7 +554,7 @@ void sim_scheduler_check_rest(sim_world *world, const sim_engine *engine);
 void sim_tables_tell(sim_world *world, const sim_job *job, const sim_news *news);
 
 /* ---- recovery_watch.c: what they were told, held against what they say ---- */
-void sim_recovery_told(sim_world *world, sim_job *job, const sim_news *news);
+void sim_recovery_told(sim_job *job, const sim_news *news);
 void sim_recovery_on_event(sim_world *world, sim_job *job, const kvf_recovery_event *event);
 void sim_recovery_on_error(sim_world *world, sim_job *job, const kvf_recovery_error *error);
 /* After a step: everything that could be said has been said. */

@@ -253,8 +253,6 @@ static int add_constants(PyObject *module)
       {"RECOVERY_TERMINATE", KVF_RECOVERY_TERMINATE},
       {"RECOVERY_ABORT", KVF_RECOVERY_ABORT},
       {"RECOVERY_RELEASE", KVF_RECOVERY_RELEASE},
-      {"BLOCKER_GENERATED", KVF_BLOCKER_GENERATED},
-      {"BLOCKER_BLOCKS_GONE", KVF_BLOCKER_BLOCKS_GONE},
   };
   for (size_t i = 0; i < sizeof(constants) / sizeof(constants[0]); i++) {
     if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {

@@ -75,15 +75,6 @@ static PyObject *recovery_admit(recovery_object *self, PyObject *args)
   return PyLong_FromLong(status);
 }
 
-static PyObject *recovery_add_blockers(recovery_object *self, PyObject *args)
-{
-  uint64_t id = 0;
-  uint32_t blockers = 0;
-  return PyArg_ParseTuple(args, "O&O&:add_blockers", kvfpy_to_u64, &id, kvfpy_to_u32, &blockers)
-             ? PyLong_FromLong(kvf_recovery_add_blockers(self->recovery, id, blockers))
-             : NULL;
-}
-
 static PyObject *recovery_end(recovery_object *self, PyObject *value)
 {
   uint64_t id = 0;
@@ -138,7 +129,6 @@ static PyObject *recovery_open(recovery_object *self, PyObject *unused)
 
 static PyMethodDef recovery_methods[] = {
     KVFPY_METHOD("admit", recovery_admit, METH_VARARGS),
-    KVFPY_METHOD("add_blockers", recovery_add_blockers, METH_VARARGS),
     KVFPY_METHOD("end", recovery_end, METH_O),
     KVFPY_METHOD("report", recovery_report, METH_O),
     KVFPY_METHOD("released", recovery_released, METH_VARARGS),

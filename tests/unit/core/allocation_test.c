@@ -3,8 +3,9 @@
 #include "../../allocation.h"
 #include "core/lease_slots.h"
 #include "ranks_world.h"
-#include "recovery_world.h"
 #include "wire/ticket.h"
+
+enum { POSITIONS = 6 };
 
 static kvf_ticket ticket;
 static uint32_t ids[RANKS_BLOCKS];
@@ -369,36 +370,4 @@ RANKS_TEST(whole_find)
     assert_not_found();
   }
   assert_true(lost > 3);
-}
-
-/* ---- recovery ---- */
-
-static kvf_status open_recovery(void)
-{
-  return kvf_recovery_open(&world_options, &recovery);
-}
-
-static void assert_not_open(void)
-{
-  assert_null(recovery);
-}
-
-/* None is made after kvf_recovery_open(). */
-TEST(recovery_table)
-{
-  assert_true(fail_each(open_recovery, assert_not_open) > 0);
-  allocation_fail(0, 1);
-  for (uint64_t id = 0; id < REQUESTS; id++) {
-    world_admit(id);
-    world_over(id, BOTH, 1, KVF_PEER_DOWN);
-  }
-  kvf_recovery_event event;
-  kvf_recovery_error error;
-  uint32_t said = 0;
-  while (kvf_recovery_next_event(recovery, &event) || kvf_recovery_drain_errors(recovery, &error, 1) > 0) {
-    assert_true(said++ < REQUESTS * (2 + LOADED_BLOCKS));
-  }
-  assert_false(allocation_stop());
-  kvf_recovery_close(recovery);
-  kvf_recovery_close(NULL);
 }

@@ -353,16 +353,15 @@ static bool is_complete(const kvf_recovery *recovery, const kvf_recovery_entry *
   return good_blocks_of(recovery, entry) == group_blocks_of(recovery, entry);
 }
 
-/* Whatever the engine could do about it: nothing of the load can be trusted, or it is not wanted. */
-static uint32_t blockers_of_all(const kvf_recovery_entry *entry)
+/* Whatever the engine could do about it, nothing of the load can be trusted. */
+static bool is_unsafe(const kvf_recovery_entry *entry)
 {
-  uint32_t blockers = entry->blockers & KVF_BLOCKER_POLICY;
-  return kvf_status_describe(entry->ranks.merged.status)->recompute_safe ? blockers : blockers | KVF_BLOCKER_UNSAFE;
+  return !kvf_status_describe(entry->ranks.merged.status)->recompute_safe;
 }
 
 static uint32_t blockers_of_rewind(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
-  uint32_t blockers = entry->blockers | blockers_of_all(entry);
+  uint32_t blockers = entry->blockers | (is_unsafe(entry) ? (uint32_t)KVF_BLOCKER_UNSAFE : 0);
   uint32_t most = recovery->options.recompute_max_tokens;
   if (most != 0 && !is_complete(recovery, entry) && entry->prompt_tokens - computed_tokens(recovery, entry) > most) {
     blockers |= KVF_BLOCKER_TOO_LONG;
@@ -383,7 +382,7 @@ static uint32_t next_decision(const kvf_recovery *recovery, const kvf_recovery_e
     return NOTHING;
   }
   bool complete = is_complete(recovery, entry);
-  if (blockers_of_all(entry) != 0 || (!complete && blockers_of_rewind(recovery, entry) != 0)) {
+  if (is_unsafe(entry) || (!complete && blockers_of_rewind(recovery, entry) != 0)) {
     return KVF_RECOVERY_TERMINATE;
   }
   if (!kvf_ranks_are_released(&entry->ranks)) {
@@ -478,37 +477,11 @@ bool kvf_recovery_next_event(kvf_recovery *recovery, kvf_recovery_event *out)
   return true;
 }
 
-/* ---- what comes in: requests, and what their ranks found ---- */
+/* ---- requests ---- */
 
 #define ENGINE_BLOCKERS                                                                                     \
   ((uint32_t)(KVF_BLOCKER_GENERATED | KVF_BLOCKER_PUBLISHED | KVF_BLOCKER_BLOCKS_GONE | KVF_BLOCKER_BEAMS | \
               KVF_BLOCKER_NO_CONTEXT))
-
-const char *kvf_rewind_blocker_name(uint32_t blockers)
-{
-  static const struct {
-    uint32_t blocker;
-    const char *name;
-  } names[] = {
-      {KVF_BLOCKER_GENERATED, "generated"},
-      {KVF_BLOCKER_PUBLISHED, "published"},
-      {KVF_BLOCKER_BLOCKS_GONE, "blocks_gone"},
-      {KVF_BLOCKER_BEAMS, "beams"},
-      {KVF_BLOCKER_NO_CONTEXT, "no_context"},
-      {KVF_BLOCKER_TOO_LONG, "too_long"},
-      {KVF_BLOCKER_UNSAFE, "unsafe"},
-      {KVF_BLOCKER_POLICY, "policy"},
-      {KVF_BLOCKER_USED, "used"},
-  };
-  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-    if ((blockers & names[i].blocker) != 0) {
-      return names[i].name;
-    }
-  }
-  return "none";
-}
-
-/* ---- requests ---- */
 
 static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_request *request)
 {
@@ -577,20 +550,6 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   return KVF_OK;
 }
 
-kvf_status kvf_recovery_add_blockers(kvf_recovery *recovery, uint64_t request_id, uint32_t blockers)
-{
-  kvf_recovery_entry *entry = find(recovery, request_id);
-  if ((blockers & ~ENGINE_BLOCKERS) != 0) {
-    return KVF_INVALID;
-  }
-  if (entry == NULL) {
-    return KVF_NOT_FOUND;
-  }
-  entry->blockers |= blockers;
-  review(recovery, entry);
-  return KVF_OK;
-}
-
 kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
@@ -617,29 +576,6 @@ kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
   recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);
   review(recovery, entry);
   return status;
-}
-
-kvf_status kvf_recovery_verdict(kvf_recovery *recovery, uint64_t request_id, const kvf_verdict *verdict)
-{
-  kvf_recovery_entry *entry = find(recovery, request_id);
-  if (entry == NULL) {
-    return KVF_NOT_FOUND;
-  }
-  bool is_use = verdict->action == KVF_ACTION_USE;
-  if (verdict->action < KVF_ACTION_USE || verdict->action > KVF_ACTION_FAIL || is_use != (verdict->status == KVF_OK) ||
-      (verdict->action == KVF_ACTION_RECOMPUTE && verdict->keep_blocks >= positions_of(entry))) {
-    return KVF_INVALID;
-  }
-  kvf_report report = {.request_id = request_id,
-                       .ranks_mask = entry->ranks.all,
-                       .blocks = positions_of(entry),
-                       .prefix = is_use ? positions_of(entry) : verdict->keep_blocks,
-                       .status = verdict->status};
-  if (verdict->action == KVF_ACTION_FAIL) {
-    report.prefix = 0;
-    entry->blockers |= KVF_BLOCKER_POLICY;
-  }
-  return kvf_recovery_report(recovery, &report);
 }
 
 kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask)

@@ -1,5 +1,6 @@
 /* What engines that cannot rewind by themselves need, as TensorRT-LLM's Remote-G2 has spelled it out: each of its
  * tests, under its own name, and each behaviour that it describes. */
+#include "../../allocation.h"
 #include "recovery_world.h"
 
 static int start_one(void **state)
@@ -335,23 +336,19 @@ LOADING_TEST(rewound_request_keeps_its_blocks)
 
 RECOVERY_TEST(terminated_only_if_the_rewind_cannot_apply)
 {
-  for (uint32_t bar = KVF_BLOCKER_GENERATED; bar <= KVF_BLOCKER_NO_CONTEXT; bar *= 2) {
+  for (uint32_t blocker = KVF_BLOCKER_GENERATED; blocker <= KVF_BLOCKER_NO_CONTEXT; blocker *= 2) {
     (void)world_open(NULL);
-    assert_int_equal(world_try_admit(1, bar), KVF_OK); /* from the beginning */
-    world_admit(2);                                    /* while it loads */
-    assert_int_equal(world_try_admit(3, bar), KVF_OK); /* nothing to take back */
-    world_admit(4);
-    assert_int_equal(kvf_recovery_add_blockers(recovery, 2, bar), KVF_OK);
-    for (uint64_t id = 1; id <= 4; id++) {
-      world_over(id, BOTH, id == 3 ? LOADED_BLOCKS : 2, id == 3 ? KVF_OK : KVF_PEER_DOWN);
+    assert_int_equal(world_try_admit(1, blocker), KVF_OK);
+    assert_int_equal(world_try_admit(2, blocker), KVF_OK); /* nothing to take back */
+    world_admit(3);
+    for (uint64_t id = 1; id <= 3; id++) {
+      world_over(id, BOTH, id == 2 ? LOADED_BLOCKS : 2, id == 2 ? KVF_OK : KVF_PEER_DOWN);
     }
-    for (uint64_t id = 1; id <= 2; id++) {
-      assert_int_equal(world_terminate(id, bar).status, KVF_PEER_DOWN);
-      world_event(KVF_RECOVERY_RELEASE, id);
-    }
-    world_event(KVF_RECOVERY_READY, 3);
-    world_event(KVF_RECOVERY_RELEASE, 3);
-    world_rewind(4, 2);
+    assert_int_equal(world_terminate(1, blocker).status, KVF_PEER_DOWN);
+    world_event(KVF_RECOVERY_RELEASE, 1);
+    world_event(KVF_RECOVERY_READY, 2);
+    world_event(KVF_RECOVERY_RELEASE, 2);
+    world_rewind(3, 2);
   }
 }
 
@@ -587,60 +584,16 @@ LOADING_TEST(a_status_of_a_newer_version_is_not_trusted)
 LOADING_TEST(what_is_of_no_request)
 {
   const kvf_report report = world_report(2, BOTH, 1, KVF_PEER_DOWN);
-  const kvf_verdict verdict = {.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN};
   const uint32_t ids[] = {LOADED_BLOCKS, POOL};
   assert_int_equal(kvf_recovery_report(recovery, &report), KVF_NOT_FOUND);
-  assert_int_equal(kvf_recovery_verdict(recovery, 2, &verdict), KVF_NOT_FOUND);
   assert_int_equal(kvf_recovery_released(recovery, 2, BOTH), KVF_NOT_FOUND);
   assert_int_equal(kvf_recovery_released(recovery, 1, 4), KVF_INVALID);
-  assert_int_equal(kvf_recovery_add_blockers(recovery, 2, KVF_BLOCKER_BEAMS), KVF_NOT_FOUND);
-  assert_int_equal(kvf_recovery_add_blockers(recovery, 1, KVF_BLOCKER_POLICY), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 2, 0, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 1, ids, 1, KVF_PEER_DOWN), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 0, ids, 1, KVF_OK), KVF_INVALID);
   assert_int_equal(kvf_recovery_report_blocks(recovery, 0, 0, ids, 2, KVF_PEER_DOWN), KVF_INVALID);
   world_outcome(1, 2, LOADED_BLOCKS, KVF_OK);
   world_silent(); /* rank 0 has not been heard: the last of these changed nothing either */
-}
-
-/* ---- verdicts of a control node ---- */
-
-static void with_verdict(kvf_verdict verdict, kvf_status expected)
-{
-  (void)world_open(NULL);
-  world_admit(1);
-  assert_int_equal(kvf_recovery_released(recovery, 1, BOTH), KVF_OK);
-  assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), expected);
-  if (expected != KVF_OK) {
-    world_silent();
-  }
-}
-
-RECOVERY_TEST(verdict_speaks_for_all_ranks)
-{
-  with_verdict((kvf_verdict){.action = KVF_ACTION_USE}, KVF_OK);
-  world_event(KVF_RECOVERY_READY, 1);
-  with_verdict((kvf_verdict){.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN, .keep_blocks = LOCAL_BLOCKS + 3},
-               KVF_OK);
-  assert_int_equal(world_rewind(1, 3).status, KVF_PEER_DOWN);
-  with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_PEER_DOWN}, KVF_OK);
-  assert_int_equal(world_terminate(1, KVF_BLOCKER_POLICY).status, KVF_PEER_DOWN);
-  with_verdict((kvf_verdict){.action = KVF_ACTION_FAIL, .status = KVF_RANK_LOST}, KVF_OK);
-  world_terminate(1, KVF_BLOCKER_POLICY | KVF_BLOCKER_UNSAFE);
-}
-
-RECOVERY_TEST(verdicts_that_contradict_themselves)
-{
-  const kvf_verdict verdicts[] = {
-      {.action = KVF_ACTION_USE, .status = KVF_PEER_DOWN},
-      {.action = KVF_ACTION_RECOMPUTE, .status = KVF_OK, .keep_blocks = 1},
-      {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN, .keep_blocks = POSITIONS},
-      {.action = KVF_ACTION_FAIL, .status = KVF_OK},
-      {.action = (kvf_action)4, .status = KVF_PEER_DOWN}, /* NOLINT(clang-analyzer-optin.core.EnumCastOutOfRange) */
-  };
-  for (size_t i = 0; i < sizeof(verdicts) / sizeof(verdicts[0]); i++) {
-    with_verdict(verdicts[i], KVF_INVALID);
-  }
 }
 
 /* ---- several groups, nothing to load ---- */
@@ -668,12 +621,10 @@ static void load_of_groups(bool has_gap)
     kvf_report report = {.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 3, .status = KVF_PEER_DOWN};
     assert_int_equal(kvf_recovery_report(recovery, &report), KVF_INVALID);
     report = (kvf_report){.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .prefix = 9};
-    kvf_verdict verdict = {.action = KVF_ACTION_RECOMPUTE, .status = KVF_PEER_DOWN};
     if (round == 2) {
-      assert_int_equal(kvf_recovery_verdict(recovery, 1, &verdict), KVF_OK);
-    } else {
-      assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
+      report = (kvf_report){.request_id = 1, .ranks_mask = BOTH, .blocks = 9, .status = KVF_PEER_DOWN};
     }
+    assert_int_equal(kvf_recovery_report(recovery, &report), KVF_OK);
     if (round == 1) {
       assert_int_equal(kvf_recovery_report_blocks(recovery, 1, 1, failed, 1, KVF_CHECKSUM), KVF_OK);
     }
@@ -751,18 +702,34 @@ RECOVERY_TEST(lost_rank_ends_even_what_is_complete)
   world_terminate(1, KVF_BLOCKER_UNSAFE);
 }
 
-TEST(bars_have_names)
+/* ---- memory ---- */
+
+/* Nothing is left of a table that could not be opened; an open one asks for no more. */
+TEST(memory_is_from_its_opening_alone)
 {
-  const char *names[] = {"generated", "published", "blocks_gone", "beams", "no_context",
-                         "too_long",  "unsafe",    "policy",      "used"};
-  const uint32_t blockers[] = {KVF_BLOCKER_GENERATED, KVF_BLOCKER_PUBLISHED,  KVF_BLOCKER_BLOCKS_GONE,
-                               KVF_BLOCKER_BEAMS,     KVF_BLOCKER_NO_CONTEXT, KVF_BLOCKER_TOO_LONG,
-                               KVF_BLOCKER_UNSAFE,    KVF_BLOCKER_POLICY,     KVF_BLOCKER_USED};
-  for (size_t i = 0; i < 9; i++) {
-    assert_string_equal(kvf_rewind_blocker_name(blockers[i]), names[i]);
-    assert_string_equal(kvf_rewind_blocker_name(blockers[i] | KVF_BLOCKER_USED), names[i]);
+  const long live = allocation_live();
+  kvf_status status = KVF_NO_MEMORY;
+  for (long spared = 0; status != KVF_OK; spared++) {
+    allocation_fail(spared, 1);
+    status = kvf_recovery_open(&world_options, &recovery);
+    assert_true(allocation_stop() == (status == KVF_NO_MEMORY));
+    assert_true((recovery == NULL) == (status == KVF_NO_MEMORY));
+    assert_true((allocation_live() == live) == (status == KVF_NO_MEMORY));
   }
-  assert_string_equal(kvf_rewind_blocker_name(0), "none");
+  allocation_fail(0, 1);
+  for (uint64_t id = 0; id < REQUESTS; id++) {
+    world_admit(id);
+    world_over(id, BOTH, 1, KVF_PEER_DOWN);
+  }
+  kvf_recovery_event event;
+  kvf_recovery_error error;
+  uint32_t said = 0;
+  while (kvf_recovery_next_event(recovery, &event) || kvf_recovery_drain_errors(recovery, &error, 1) > 0) {
+    assert_true(said++ < REQUESTS * (2 + LOADED_BLOCKS));
+  }
+  assert_false(allocation_stop());
+  (void)world_close(NULL);
+  kvf_recovery_close(NULL);
 }
 
 /* ---- several ranks ---- */

@@ -37,7 +37,7 @@ static void between_steps(kvf_recovery *recovery)
         s->context_position = event.computed_tokens;
         s->parked = false;
         break;
-      case KVF_RECOVERY_TERMINATE: /* kvf_status_name(event.status), kvf_rewind_blocker_name(event.blockers) */
+      case KVF_RECOVERY_TERMINATE: /* kvf_status_name(event.status), and event.blockers */
         s->failed = true;
         (void)kvf_recovery_end(recovery, s->id);
         break;
