@@ -94,9 +94,7 @@ static void assert_loads(const pair_ticket *found)
   pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
   assert_int_equal(result.report.status, KVF_OK);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-  for (uint32_t i = 0; i < COUNT; i++) {
-    assert_true(pair_holds(&p.consumer, 20 + i, SEED, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, 20, COUNT, SEED));
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
 }
 

@@ -34,9 +34,7 @@ static void expect_load(pair *p, uint32_t seed, const char *transport)
   pair_ticket ticket;
   pair_offer(&p->producer, 0, BLOCKS, seed, true, &ticket);
   assert_int_equal(load_status(p, &ticket), KVF_OK);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p->consumer, FIRST + i, seed, i));
-  }
+  assert_true(pair_holds_all(&p->consumer, FIRST, BLOCKS, seed));
   assert_true(pair_logged(&p->consumer, "loads go over", transport));
 }
 
@@ -228,17 +226,7 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
-  uint32_t destination[PAIR_BLOCKS];
-  for (uint32_t i = 0; i < blocks; i++) {
-    destination[i] = FIRST + i;
-  }
-  const kvf_load_params load = {.request_id = info.id,
-                                .ticket = ticket.text,
-                                .ticket_bytes = ticket.bytes,
-                                .prompt = ticket.prompt,
-                                .destination = {.ids = destination, .counts = &ticket.count, .groups = 1},
-                                .timeout_ms = 2000};
-  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
+  assert_int_equal(pair_load_within(&p.consumer, &ticket, info.id, FIRST, NULL, 2000), KVF_OK);
   pair_result result;
   pair_wait(&p.consumer, info.id, PAIR_LATE_MS, &result);
   assert_true(result.load_released);

@@ -20,9 +20,7 @@ static pair_result result;
 
 static void assert_loaded(uint32_t first, uint32_t count, uint32_t seed)
 {
-  for (uint32_t i = 0; i < count; i++) {
-    assert_true(pair_holds(&p.consumer, first + i, seed, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, first, count, seed));
 }
 
 /* With eight blocks offered. */
@@ -133,9 +131,7 @@ static void crowd_loads(const char *transports)
     assert_int_equal(pair_load(&nodes[i], &ticket, ids[i], 20), KVF_OK);
     pair_wait(&nodes[i], ids[i], 10000, &result);
     assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-    for (uint32_t block = 0; block < 8; block++) {
-      assert_true(pair_holds(&nodes[i], 20 + block, 1, block));
-    }
+    assert_true(pair_holds_all(&nodes[i], 20, 8, 1));
   }
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
   for (uint32_t i = 0; i < CROWD; i++) {

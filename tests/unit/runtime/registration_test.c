@@ -57,9 +57,7 @@ static void expect_whole(uint64_t id)
   if (result.report.status != KVF_OK) {
     fail_msg("the load: %s", kvf_status_name(result.report.status));
   }
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p.consumer, FIRST + i, seed, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, FIRST, BLOCKS, seed));
 }
 
 static void load(void)

@@ -39,8 +39,7 @@ static kvf_status load(pair *p, uint32_t seed)
   for (uint32_t i = 0; status == KVF_OK && i < BLOCKS / 2; i++) {
     assert_true(pair_holds(&p->consumer, 10 + i, seed, i));
   }
-  (void)kvf_lease_end(p->producer.node, &ticket.lease);
-  (void)kvf_lease_release(p->producer.node, ticket.lease.id);
+  pair_take_back(&p->producer, &ticket);
   return status;
 }
 
