@@ -68,7 +68,7 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
     (void)strike_later(&s);
   }
   assert_int_equal(pthread_create(&striker, NULL, strike_later, &s), 0);
-  pair_try_ticket(consumer, &ticket, seed, &out);
+  pair_try_ticket(consumer, &ticket, &out);
   (void)pthread_join(striker, NULL);
   pair_expect_told(consumer, &out, "127.0.0.1:");
   return out.status;
@@ -82,7 +82,7 @@ static void expect_served(pair_node *consumer, producer_process *process, uint32
     pair_ticket ticket;
     assert_true(pair_now_ms() < until_ms);
     producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
-    pair_try_ticket(consumer, &ticket, seed, &out);
+    pair_try_ticket(consumer, &ticket, &out);
     pair_sleep_ms(5);
   } while (out.started != KVF_OK || out.status != KVF_OK);
 }

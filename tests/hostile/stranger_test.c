@@ -447,7 +447,6 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
   pair_ticket ticket;
-  pair_result result;
   pair_outcome out;
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
   assert_int_equal(kvf_socket_listen(&address, 1000, &listener, &address, message), KVF_OK);
@@ -460,8 +459,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   uint64_t id = pair_begin(&s->consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);
-  pair_wait(&s->consumer, id, PAIR_PATIENCE_MS, &result);
-  assert_true(result.load_released && result.decided);
+  const pair_result result = pair_wait(&s->consumer, id);
   assert_string_equal(kvf_status_name(result.report.status), kvf_status_name(status));
   assert_int_equal(result.report.prefix, 0);
   assert_logged(&s->consumer, cause, name);

@@ -402,6 +402,7 @@ void pair_reserve(pair_node *producer, uint32_t first, uint32_t count, uint32_t 
 {
   memset(out, 0, sizeof(*out));
   out->count = count;
+  out->seed = seed;
   out->prompt = pair_prompt(count * PAIR_BLOCK_TOKENS, seed);
   for (uint32_t i = 0; i < count; i++) {
     out->blocks[i] = (first + 2 * i) % producer->blocks;
@@ -538,24 +539,67 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
   }
 }
 
-void pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
+pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms)
 {
+  pair_result result = {0};
   uint64_t until_ms = pair_now_ms() + timeout_ms;
-  memset(out, 0, sizeof(*out));
-  while (!(out->load_released && out->decided) && pair_now_ms() < until_ms) {
+  while (!(result.load_released && result.decided) && pair_now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
       pair_sleep_ms(1);
     } else {
-      take(consumer, id, &event, out);
+      take(consumer, id, &event, &result);
     }
   }
+  return result;
 }
 
-void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out)
+pair_result pair_wait(pair_node *consumer, uint64_t id)
 {
-  pair_poll_for(consumer, id, timeout_ms, out);
-  assert_true(out->load_released && out->decided);
+  const pair_result result = pair_poll_for(consumer, id, PAIR_PATIENCE_MS);
+  assert_true(result.load_released && result.decided);
+  return result;
+}
+
+/* Returns what the calls say. */
+static kvf_status fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out)
+{
+  uint64_t id = 0;
+  *out = (pair_result){0};
+  kvf_status started = pair_request(consumer, ticket, &ticket->prompt, &id);
+  if (started != KVF_OK) {
+    return started;
+  }
+  started = pair_load(consumer, ticket, id, first);
+  if (started == KVF_OK) {
+    *out = pair_wait(consumer, id);
+    out->holds = pair_holds_all(consumer, first, out->report.prefix, ticket->seed);
+  } else {
+    (void)kvf_request_cancel(consumer->node, id);
+  }
+  return started;
+}
+
+kvf_status pair_fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out)
+{
+  pair_result result;
+  const kvf_status started = fetch(consumer, ticket, first, &result);
+  assert_true(started != KVF_OK || result.holds);
+  if (out != NULL) {
+    *out = result;
+  }
+  return started != KVF_OK ? started : (kvf_status)result.report.status;
+}
+
+void pair_fetch_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
+{
+  pair_result result;
+  const kvf_status status = pair_fetch(consumer, ticket, first, &result);
+  if (status != KVF_OK) {
+    fail_msg("the load: %s", kvf_status_name(status));
+  }
+  assert_int_equal(result.report.prefix, ticket->count);
+  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
 }
 
 bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_result *out)
@@ -697,26 +741,16 @@ void costs_expect(costs before, size_t slack_bytes)
 
 static kvf_status load_good(beside *b, uint32_t seed)
 {
-  pair_node *producer = b->producer;
-  pair_node *consumer = &b->consumer;
   pair_ticket ticket;
   pair_result result;
-  uint64_t id = 0;
   (void)pthread_mutex_lock(&b->offers);
-  pair_offer(producer, HEALTHY_FIRST, PAIR_TRY_BLOCKS, seed, true, &ticket);
+  pair_offer(b->producer, HEALTHY_FIRST, PAIR_TRY_BLOCKS, seed, true, &ticket);
   (void)pthread_mutex_unlock(&b->offers);
-  kvf_status status = pair_request(consumer, &ticket, &ticket.prompt, &id);
+  kvf_status status = fetch(&b->consumer, &ticket, DESTINATION, &result);
   if (status == KVF_OK) {
-    status = pair_load(consumer, &ticket, id, DESTINATION);
+    status = result.holds ? (kvf_status)result.report.status : KVF_CHECKSUM;
   }
-  if (status == KVF_OK) {
-    pair_wait(consumer, id, PAIR_PATIENCE_MS, &result);
-    status = result.load_released && result.decided ? (kvf_status)result.report.status : KVF_DEADLINE;
-  }
-  if (status == KVF_OK && !pair_holds_all(consumer, DESTINATION, PAIR_TRY_BLOCKS, seed)) {
-    status = KVF_CHECKSUM;
-  }
-  pair_take_back(producer, &ticket);
+  pair_take_back(b->producer, &ticket);
   return status;
 }
 
@@ -783,51 +817,35 @@ void beside_stop(beside *b)
 
 /* ---- a load ---- */
 
-static void check(const pair_node *consumer, uint32_t seed, const pair_result *result, pair_outcome *out)
-{
-  assert_true(result->loaded);
-  assert_true(result->load_released);
-  assert_true(result->decided);
-  out->status = (kvf_status)result->report.status;
-  out->prefix = result->report.prefix;
-  out->verdict = result->verdict;
-  const kvf_status_info *info = kvf_status_describe(result->report.status);
-  assert_int_equal(info->status, out->status);
-  assert_int_not_equal(info->lost, KVF_LOST_CALL);
-  assert_true(out->status != KVF_OK || out->prefix == PAIR_TRY_BLOCKS);
-  assert_true(pair_holds_all(consumer, DESTINATION, out->prefix, seed));
-}
-
-void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, uint32_t seed, pair_outcome *out)
+void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out)
 {
   pair_result result;
-  uint64_t id = 0;
-  uint64_t begun_ms = pair_now_ms();
-  uint64_t retries = pair_stat(consumer, "load_retries", "");
-  memset(out, 0, sizeof(*out));
+  const uint64_t begun_ms = pair_now_ms();
+  const uint64_t retries = pair_stat(consumer, "load_retries", "");
   for (uint32_t i = 0; i < PAIR_TRY_BLOCKS; i++) {
-    pair_fill(consumer, DESTINATION + i, seed + 1, i); /* so that nothing is right by chance */
+    pair_fill(consumer, DESTINATION + i, ticket->seed + 1, i); /* so that nothing is right by chance */
   }
-  out->started = pair_request(consumer, ticket, &ticket->prompt, &id);
+  *out = (pair_outcome){.started = fetch(consumer, ticket, DESTINATION, &result)};
   if (out->started != KVF_OK) {
     return;
   }
-  out->started = pair_load(consumer, ticket, id, DESTINATION);
-  if (out->started != KVF_OK) {
-    (void)kvf_request_cancel(consumer->node, id);
-    return;
-  }
-  pair_wait(consumer, id, PAIR_PATIENCE_MS, &result);
   out->took_ms = pair_now_ms() - begun_ms;
   out->retries = pair_stat(consumer, "load_retries", "") - retries;
-  check(consumer, seed, &result, out);
+  out->status = (kvf_status)result.report.status;
+  out->prefix = result.report.prefix;
+  out->verdict = result.verdict;
+  const kvf_status_info *info = kvf_status_describe(result.report.status);
+  assert_int_equal(info->status, out->status);
+  assert_int_not_equal(info->lost, KVF_LOST_CALL);
+  assert_true(result.loaded && result.holds);
+  assert_true(out->status != KVF_OK || out->prefix == PAIR_TRY_BLOCKS);
 }
 
 void pair_try(pair_node *producer, pair_node *consumer, uint32_t seed, pair_outcome *out)
 {
   pair_ticket ticket;
   pair_offer(producer, HARMED_FIRST, PAIR_TRY_BLOCKS, seed, true, &ticket);
-  pair_try_ticket(consumer, &ticket, seed, out);
+  pair_try_ticket(consumer, &ticket, out);
   pair_take_back(producer, &ticket);
 }
 

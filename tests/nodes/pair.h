@@ -121,6 +121,7 @@ typedef struct pair_ticket {
   size_t bytes;
   kvf_lease lease;
   kvf_prompt prompt;
+  uint32_t seed; /* of its prompt and bytes */
   uint32_t count;
   uint32_t blocks[PAIR_BLOCKS_MAX];
 } pair_ticket;
@@ -143,6 +144,7 @@ typedef struct pair_result {
   bool load_released;
   bool released;
   bool decided;
+  bool holds; /* pair_fetch(): the blocks that are said to be good have the ticket's bytes */
 } pair_result;
 
 /* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
@@ -156,9 +158,14 @@ kvf_status pair_load_within(pair_node *consumer, const pair_ticket *ticket, uint
 /* Request and load, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
-void pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
-/* The same; fails the test after timeout_ms. */
-void pair_wait(pair_node *consumer, uint64_t id, uint32_t timeout_ms, pair_result *out);
+pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms);
+/* The same; it must come. */
+pair_result pair_wait(pair_node *consumer, uint64_t id);
+/* Request, load and wait. Returns the load's status, or that of the call that refuses it; blocks that are said to be
+ * good must have the ticket's bytes. `out` may be NULL. */
+kvf_status pair_fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out);
+/* The same, which must bring all blocks, and the verdict to use them. */
+void pair_fetch_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Of a load without a request: polls on until it is released, or the time is over. Returns whether it is. */
 bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_result *out);
 
@@ -181,7 +188,7 @@ typedef struct pair_outcome {
  * failure has a reason that is not a caller's mistake. */
 void pair_try(pair_node *producer, pair_node *consumer, uint32_t seed, pair_outcome *out);
 /* The same with a ticket of one's own: of another process' producer, say. */
-void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, uint32_t seed, pair_outcome *out);
+void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out);
 /* A try that started and ended in time; if it failed, the consumer has counted that and logged it with the peer. */
 void pair_expect_told(pair_node *consumer, const pair_outcome *out, const char *peer);
 /* Tries until one succeeds. */

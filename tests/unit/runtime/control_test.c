@@ -122,14 +122,12 @@ TEST(interface_or_network_is_an_address)
     pair_node producer;
     pair_node consumer;
     pair_ticket ticket;
-    pair_result result;
     pair_open_node(&producer, options);
     pair_open_node(&consumer, options);
     kvf_rank_record record = stranger_record(producer.node);
     assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
     pair_offer(&producer, 0, 4, 1, true, &ticket);
-    pair_wait(&consumer, pair_begin(&consumer, &ticket, 0), 10000, &result);
-    assert_int_equal(result.report.status, KVF_OK);
+    pair_fetch_whole(&consumer, &ticket, 0);
     pair_close_node(&consumer);
     pair_close_node(&producer);
   }
@@ -159,11 +157,9 @@ static void open_dual(pair *p, const char *key_file, const char *first, const ch
 static void load_from(pair *p, const char *expected_host)
 {
   pair_ticket ticket;
-  pair_result result;
   kvf_peer_stat peers[2];
   pair_offer(&p->producer, 0, 4, 1, true, &ticket);
-  pair_wait(&p->consumer, pair_begin(&p->consumer, &ticket, 0), 10000, &result);
-  assert_int_equal(result.report.status, KVF_OK);
+  pair_fetch_whole(&p->consumer, &ticket, 0);
   assert_int_equal(kvf_node_peers(p->consumer.node, peers, 2), 1);
   assert_memory_equal(peers[0].address, expected_host, strlen(expected_host));
 }

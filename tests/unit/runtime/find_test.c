@@ -89,12 +89,7 @@ static pair_ticket take(kvf_node *node, uint64_t id)
 
 static void assert_loads(const pair_ticket *found)
 {
-  pair_result result;
-  const uint64_t id = pair_begin(&p.consumer, found, 20);
-  pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
-  assert_int_equal(result.report.status, KVF_OK);
-  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-  assert_true(pair_holds_all(&p.consumer, 20, COUNT, SEED));
+  pair_fetch_whole(&p.consumer, found, 20);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
 }
 

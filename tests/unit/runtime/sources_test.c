@@ -49,9 +49,7 @@ static uint64_t begin(void)
 
 static void assert_whole(uint64_t id)
 {
-  pair_result result;
-  pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
-  assert_true(result.load_released && result.decided);
+  const pair_result result = pair_wait(&p.consumer, id);
   assert_int_equal(result.report.status, KVF_OK);
   assert_int_equal(result.report.prefix, COUNT);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);

@@ -26,19 +26,8 @@ static void open_node(pair_node *n, const char *key_file, const char *tls, const
 static kvf_status load(pair *p, uint32_t seed)
 {
   pair_ticket ticket;
-  pair_result result;
-  uint64_t id = 0;
   pair_offer(&p->producer, 0, BLOCKS / 2, seed, true, &ticket);
-  kvf_status status = pair_request(&p->consumer, &ticket, &ticket.prompt, &id);
-  status = status == KVF_OK ? pair_load(&p->consumer, &ticket, id, 10) : status;
-  if (status == KVF_OK) {
-    pair_wait(&p->consumer, id, PATIENCE_MS, &result);
-    assert_true(result.load_released && result.decided);
-    status = (kvf_status)result.report.status;
-  }
-  for (uint32_t i = 0; status == KVF_OK && i < BLOCKS / 2; i++) {
-    assert_true(pair_holds(&p->consumer, 10 + i, seed, i));
-  }
+  const kvf_status status = pair_fetch(&p->consumer, &ticket, 10, NULL);
   pair_take_back(&p->producer, &ticket);
   return status;
 }
