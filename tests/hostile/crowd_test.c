@@ -56,8 +56,7 @@ static int open_scene(__attribute__((unused)) void **state)
   const pair_option options[] = {
       {"transports", "tcp"},        {"connections_max", "64"},   {"handshake_timeout_ms", "1500"}, /* HANDSHAKE_MS */
       {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "3000"}, {NULL, NULL}};
-  const pair_option patient[] = {
-      {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  const pair_option patient[] = {{"transports", "tcp"}, {NULL, NULL}};
   s.crowd = raise_descriptors();
   pair_open_node(&s.producer, options);
   beside_start(&s.beside, &s.producer, patient);

@@ -91,8 +91,7 @@ static void with_neighbours(void (*rounds)(void))
 {
   static pair_node producer;
   static beside b; /* its thread outlives a test that fails */
-  const pair_option patient[] = {
-      {"transports", transports}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  const pair_option patient[] = {{"transports", transports}, {NULL, NULL}};
   pair_open_node(&producer, patient);
   beside_start(&b, &producer, patient);
   costs before = costs_now();

@@ -388,9 +388,7 @@ static pair_option options[12] = {{"transports", "tcp"},         {"handshake_tim
                                   {"stall_timeout_ms", "200"},   {"load_timeout_ms", "1500"},
                                   {"breaker_cooldown_ms", "10"}, {"breaker_cooldown_max_ms", "20"},
                                   {"chunk_bytes", "16384"},      {"lease_ttl_ms", "5000"}};
-/* The consumer beside must not take a slow machine for a stall. */
-static pair_option patient[8] = {
-    {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}};
+static pair_option patient[4] = {{"transports", "tcp"}};
 
 typedef struct scene {
   pair_node producer;

@@ -246,7 +246,7 @@ static void configure(pair_node *n, const pair_option *options, kvf_config *conf
   config->block_tokens = PAIR_BLOCK_TOKENS;
   config->handshake_timeout_ms = PATIENT_MS;
   config->stall_timeout_ms = PATIENT_MS;
-  config->log = keep_log;
+  config->log = n->log == NULL ? NULL : keep_log;
   config->log_context = n->log;
   assert_int_equal(kvf_config_identity(config, "model", "test"), KVF_OK);
   for (; options != NULL && options->name != NULL; options++) {
@@ -283,6 +283,25 @@ void pair_open_node(pair_node *n, const pair_option *options)
   configure(n, options, &config);
   allocate_memory(n);
   start(n, &config);
+}
+
+kvf_status pair_open_bare(const pair_option *options, kvf_node **out, char *message)
+{
+  pair_node n = {0};
+  kvf_config config;
+  configure(&n, options, &config);
+  return kvf_node_open(&config, out, message);
+}
+
+void pair_expect_refused(const pair_option *options, kvf_status status, const char *said)
+{
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  assert_int_equal(pair_open_bare(options, &node, message), status);
+  assert_null(node);
+  if (strstr(message, said) == NULL) {
+    fail_msg("\"%s\" does not say \"%s\"", message, said);
+  }
 }
 
 void pair_restart_node(pair_node *n, const pair_option *options)

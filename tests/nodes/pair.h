@@ -80,6 +80,11 @@ void pair_restart_node(pair_node *n, const pair_option *options);
 /* Takes its memory back, and registers other memory, once. The old one stays as it is until the node is closed. */
 void pair_move(pair_node *n);
 
+/* A node without memory, as a control node is, which logs as nodes do that are told nothing. */
+kvf_status pair_open_bare(const pair_option *options, kvf_node **out, char *message);
+/* Such a node does not open, and says so. */
+void pair_expect_refused(const pair_option *options, kvf_status status, const char *said);
+
 uint64_t pair_stat(pair_node *n, const char *name, const char *reason);
 /* Waits until the number is at least `value`, or for a log line with all of these texts (the last may be NULL); false:
  * not within timeout_ms. */

@@ -21,17 +21,10 @@ static char producer_at[KVF_ADDRESS_TEXT_BYTES];
 
 static void open_control(const char *key_file, const char *tls, const char *peers)
 {
-  kvf_config config;
+  const pair_option options[] = {{"listen", ""},   {"key_file", key_file}, {"tls", tls},
+                                 {"peers", peers}, {"log_level", "error"}, {NULL, NULL}};
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.block_tokens = PAIR_BLOCK_TOKENS;
-  assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "listen", "", message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "key_file", key_file, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "tls", tls, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "peers", peers, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "log_level", "error", message), KVF_OK);
-  if (kvf_node_open(&config, &control, message) != KVF_OK) {
+  if (pair_open_bare(options, &control, message) != KVF_OK) {
     fail_msg("node: %s", message);
   }
 }

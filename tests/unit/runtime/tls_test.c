@@ -192,14 +192,8 @@ TEST(silent_strangers_are_few_and_short_lived)
 
 TEST(no_tls_without_a_key)
 {
-  kvf_config config;
-  kvf_node *node = NULL;
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.block_tokens = 16;
-  assert_int_equal(kvf_config_set(&config, "tls", "always", message), KVF_OK);
-  assert_int_equal(kvf_node_open(&config, &node, message), KVF_INVALID);
-  assert_string_equal(message, "tls = always needs a shared key (option key_file)");
+  pair_expect_refused((const pair_option[]){{"tls", "always"}, {NULL, NULL}}, KVF_INVALID,
+                      "tls = always needs a shared key (option key_file)");
 }
 
 int main(void)
