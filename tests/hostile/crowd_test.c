@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../unit/runtime/stranger.h"
+#include "pair.h"
+#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
-#include "world.h"
 
 #define CROWD 10000
 #define SPARE_DESCRIPTORS 512 /* of the process, besides the crowd's */
@@ -56,8 +56,7 @@ static int open_scene(__attribute__((unused)) void **state)
   const pair_option options[] = {
       {"transports", "tcp"},        {"connections_max", "64"},   {"handshake_timeout_ms", "1500"}, /* HANDSHAKE_MS */
       {"tcp_buffer_bytes", "8192"}, {"idle_timeout_ms", "3000"}, {NULL, NULL}};
-  const pair_option patient[] = {
-      {"transports", "tcp"}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  const pair_option patient[] = {{"transports", "tcp"}, {NULL, NULL}};
   s.crowd = raise_descriptors();
   pair_open_node(&s.producer, options);
   beside_start(&s.beside, &s.producer, patient);
@@ -95,7 +94,7 @@ static kvf_address data_port(void)
 static kvf_address control_port(void)
 {
   kvf_address at;
-  assert_int_equal(kvf_address_parse("127.0.0.1", world_control_port(&s.producer), &at), KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", pair_control_port(&s.producer), &at), KVF_OK);
   return at;
 }
 
@@ -104,7 +103,7 @@ static void gather(const kvf_address *at, const char *say)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
-  uint64_t until_ms = pair_now_ms() + UINT64_C(4) * WORLD_PATIENCE_MS;
+  uint64_t until_ms = pair_now_ms() + UINT64_C(4) * PAIR_PATIENCE_MS;
   for (size_t i = 0; i < s.crowd; i++) {
     s.fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(s.fds[i] >= 0);
@@ -155,7 +154,7 @@ TEST_WITH(crowd_at_the_control_port, open_scene, close_scene)
   gather(&at, NULL);
   expect_bounded();
   assert_true(pair_wait_log(&s.producer, "limit: too many connections have not proved their key",
-                            "127.0.0.1:", WORLD_PATIENCE_MS));
+                            "127.0.0.1:", PAIR_PATIENCE_MS));
   see_off();
   expect_as_before();
   assert_int_equal(pair_stat(&s.producer, "sessions_accepted", ""), accepted + s.crowd);
@@ -252,9 +251,9 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
   uint64_t begin_ms = pair_now_ms();
   (void)kvf_lease_end(s.producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
   (void)kvf_lease_release(s.producer.node, ticket.lease.id);
-  assert_true(pair_wait_stat(&s.producer, "data_connections_ended", "transfer_stalled", BORES, WORLD_PATIENCE_MS));
+  assert_true(pair_wait_stat(&s.producer, "data_connections_ended", "transfer_stalled", BORES, PAIR_PATIENCE_MS));
   assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
-  assert_true(pair_wait_log(&s.producer, "it has reads open, and takes nothing", "127.0.0.1:", WORLD_PATIENCE_MS));
+  assert_true(pair_wait_log(&s.producer, "it has reads open, and takes nothing", "127.0.0.1:", PAIR_PATIENCE_MS));
   for (size_t i = 0; i < BORES; i++) {
     (void)send(fds[i], "", 1, MSG_NOSIGNAL); /* where the kernel's clock came first, nobody is told unless he asks */
     peer_expect_closed(fds[i]);

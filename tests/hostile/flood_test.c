@@ -8,10 +8,10 @@
 
 #include "../child_process.h"
 #include "../sanitizer.h"
-#include "../unit/runtime/stranger.h"
+#include "pair.h"
+#include "stranger.h"
 #include "test.h"
 #include "transport/thread.h"
-#include "world.h"
 
 #define KEY "a key of sixteen"
 #define FLOODERS 2
@@ -111,7 +111,7 @@ static int close_scene(__attribute__((unused)) void **state)
 /* The port of the other listener of this process. */
 static uint16_t data_port(void)
 {
-  const uint16_t control_port = world_control_port(&producer);
+  const uint16_t control_port = pair_control_port(&producer);
   for (int fd = 0; fd < 1024; fd++) {
     int listens = 0;
     socklen_t bytes = sizeof(listens);
@@ -154,9 +154,9 @@ static unsigned load_freshly(uint64_t within_ms)
   unsigned good = 0;
   for (uint32_t i = 0; i < CONSUMERS; i++) {
     pair_node consumer;
-    outcome out;
+    pair_outcome out;
     pair_open_node(&consumer, options);
-    world_load(&producer, &consumer, i + 1, &out);
+    pair_try(&producer, &consumer, i + 1, &out);
     bool in_time = SANITIZED || out.took_ms <= within_ms;
     good += out.started == KVF_OK && out.status == KVF_OK && in_time;
     print_message("consumer %u: %s, %u ms\n", i, kvf_status_name(out.status), (unsigned)out.took_ms);
@@ -167,7 +167,7 @@ static unsigned load_freshly(uint64_t within_ms)
 
 static void expect_room(uint32_t from, bool at_data_port)
 {
-  begin_flood(from, at_data_port ? data_port() : world_control_port(&producer));
+  begin_flood(from, at_data_port ? data_port() : pair_control_port(&producer));
   const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(UINT64_C(2) * AT_ONCE_MS);
   end_flood();
   const unsigned wanted = from == elsewhere ? CONSUMERS : CONSUMERS - 1;

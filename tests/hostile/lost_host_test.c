@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "pair.h"
 #include "test.h"
 #include "transport/socket.h"
-#include "world.h"
 
 #define HANDSHAKE_MS 300
 #define STREAMS 2
@@ -113,7 +113,7 @@ static int open_scene(void **state)
   pair_open_node(&s->producer, options);
   pair_open_node(&s->consumer, options);
   s->before = costs_now();
-  world_expect_recovery(&s->producer, &s->consumer, 1);
+  pair_expect_recovery(&s->producer, &s->consumer, 1);
   *state = s;
   return 0;
 }
@@ -148,7 +148,7 @@ TEST_WITH(idle_connections_end, open_scene, close_scene)
   assert_true(pair_now_ms() >= begin_ms + patience_ms / 2);
   costs_expect(s->before, SLACK_BYTES);
   assert_true(set_loopback(true));
-  world_expect_recovery(&s->producer, &s->consumer, 3);
+  pair_expect_recovery(&s->producer, &s->consumer, 3);
   assert_true(kvf_node_healthy(s->producer.node) && kvf_node_healthy(s->consumer.node));
 }
 
@@ -166,7 +166,7 @@ TEST_WITH(unacknowledged_bytes_end_it, NULL, mend_network)
   assert_int_equal(kvf_socket_listen(&at, HANDSHAKE_MS, &listener, &at, message), KVF_OK);
   int client = kvf_socket_connect(&at, HANDSHAKE_MS, 0);
   struct pollfd waiting = {.fd = listener, .events = POLLIN};
-  assert_int_equal(poll(&waiting, 1, WORLD_PATIENCE_MS), 1);
+  assert_int_equal(poll(&waiting, 1, PAIR_PATIENCE_MS), 1);
   int server = kvf_socket_accept(listener, &peer);
   assert_true(client >= 0 && server >= 0);
   const int none = 0;

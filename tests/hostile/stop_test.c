@@ -6,10 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../unit/runtime/producer_process.h"
 #include "base/prng.h"
+#include "pair.h"
 #include "test.h"
-#include "world.h"
 
 #define ROUNDS 25
 #define SLACK_BYTES 131072
@@ -62,35 +61,28 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
                               uint32_t seed)
 {
   pair_ticket ticket;
-  outcome out;
+  pair_outcome out;
   strike s = {.pid = process->child.pid, .signal = signal, .after_us = after_us};
-  producer_process_offer(process, 1, WORLD_BLOCKS, seed, &ticket);
+  producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
   if (after_us == 0) {
     (void)strike_later(&s);
   }
   assert_int_equal(pthread_create(&striker, NULL, strike_later, &s), 0);
-  world_load_ticket(consumer, &ticket, seed, &out);
+  pair_try_ticket(consumer, &ticket, &out);
   (void)pthread_join(striker, NULL);
-  assert_int_equal(out.started, KVF_OK);
-  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
-  if (out.status != KVF_OK) {
-    assert_true(pair_stat(consumer, "loads_failed", kvf_status_name(out.status)) > 0);
-    if (!pair_wait_log(consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS)) {
-      fail_msg("no line says %s of a peer", kvf_status_name(out.status));
-    }
-  }
+  pair_expect_told(consumer, &out, "127.0.0.1:");
   return out.status;
 }
 
 static void expect_served(pair_node *consumer, producer_process *process, uint32_t seed)
 {
-  outcome out = {.status = KVF_PEER_DOWN};
-  uint64_t until_ms = pair_now_ms() + WORLD_PATIENCE_MS;
+  pair_outcome out = {.status = KVF_PEER_DOWN};
+  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
   do {
     pair_ticket ticket;
     assert_true(pair_now_ms() < until_ms);
-    producer_process_offer(process, 1, WORLD_BLOCKS, seed, &ticket);
-    world_load_ticket(consumer, &ticket, seed, &out);
+    producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
+    pair_try_ticket(consumer, &ticket, &out);
     pair_sleep_ms(5);
   } while (out.started != KVF_OK || out.status != KVF_OK);
 }
@@ -99,8 +91,7 @@ static void with_neighbours(void (*rounds)(void))
 {
   static pair_node producer;
   static beside b; /* its thread outlives a test that fails */
-  const pair_option patient[] = {
-      {"transports", transports}, {"stall_timeout_ms", "20000"}, {"handshake_timeout_ms", "20000"}, {NULL, NULL}};
+  const pair_option patient[] = {{"transports", transports}, {NULL, NULL}};
   pair_open_node(&producer, patient);
   beside_start(&b, &producer, patient);
   costs before = costs_now();
@@ -122,7 +113,7 @@ static void stop_rounds(void)
   for (uint32_t i = 0; i < ROUNDS; i++) {
     kvf_status status = load_struck(&consumer, &process, SIGSTOP, moment_us(&prng, i), 2 * i + 1);
     failed += status != KVF_OK;
-    producer_process_continue(&process);
+    assert_true(child_continue(&process.child));
     expect_served(&consumer, &process, 2 * i + 2);
   }
   assert_true(failed > 0 || strcmp(transports, "local") == 0); /* whose memory can be read while it stands still */
@@ -161,6 +152,5 @@ TEST(stopped_and_killed)
 
 int main(int argc, char **argv)
 {
-  bool is_producer = argc > 1 && strcmp(argv[1], "--producer") == 0;
-  return is_producer ? producer_process_main() : test_run(NULL);
+  return producer_process_main(argc, argv);
 }

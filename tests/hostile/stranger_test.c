@@ -1,16 +1,16 @@
 /* Hostile input over real sockets (P2, P6, P8), at a node's two ports, and from somebody who listens where a good
  * ticket points to. Each is closed, with a counter or a typed failure, and a log line that names the cause and the
  * peer; a healthy consumer that loads all the while does not notice; and what it cost is given back. */
-#include "../unit/runtime/stranger.h"
+#include "stranger.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "pair.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/find_message.h"
 #include "wire/rank_record.h"
-#include "world.h"
 
 #define KEY "a key of sixteen"
 #define SLACK_BYTES 131072
@@ -58,7 +58,7 @@ static int close_scene(void **state)
 
 static void assert_logged(pair_node *node, const char *cause, const char *name)
 {
-  if (!pair_wait_log(node, cause, name, WORLD_PATIENCE_MS)) {
+  if (!pair_wait_log(node, cause, name, PAIR_PATIENCE_MS)) {
     fail_msg("no line about %s says \"%s\"", name, cause);
   }
 }
@@ -247,7 +247,7 @@ static void assert_seen(scene *s, const attack *row, stranger *by, uint64_t coun
     stranger_close(by);
   }
   assert_logged(&s->producer, row->cause, by->name);
-  assert_true(pair_wait_stat(&s->producer, row->counter, row->reason, counted + 1, WORLD_PATIENCE_MS));
+  assert_true(pair_wait_stat(&s->producer, row->counter, row->reason, counted + 1, PAIR_PATIENCE_MS));
   assert_int_equal(pair_stat(&s->producer, row->counter, row->reason), counted + 1);
 }
 
@@ -447,21 +447,19 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   char message[KVF_MESSAGE_BYTES_MAX];
   int listener = -1;
   pair_ticket ticket;
-  pair_result result;
-  outcome out;
+  pair_outcome out;
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
   assert_int_equal(kvf_socket_listen(&address, 1000, &listener, &address, message), KVF_OK);
   kvf_address_format(&address, name);
   (void)pthread_mutex_lock(&s->beside.offers); /* the tickets of the loads beside name the true producer */
   point_to(s, &address);
-  pair_offer(&s->producer, 17, WORLD_BLOCKS, 1, true, &ticket);
+  pair_offer(&s->producer, 17, PAIR_TRY_BLOCKS, 1, true, &ticket);
   point_to(s, NULL);
   (void)pthread_mutex_unlock(&s->beside.offers);
   uint64_t id = pair_begin(&s->consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);
-  pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
-  assert_true(result.load_released && result.decided);
+  const pair_result result = pair_wait(&s->consumer, id);
   assert_string_equal(kvf_status_name(result.report.status), kvf_status_name(status));
   assert_int_equal(result.report.prefix, 0);
   assert_logged(&s->consumer, cause, name);
@@ -472,7 +470,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   (void)close(listener);
   assert_int_equal(kvf_lease_end(s->producer.node, &ticket.lease), KVF_OK);
   (void)kvf_lease_release(s->producer.node, ticket.lease.id);
-  world_load(&s->producer, &s->consumer, 2, &out); /* the true producer serves */
+  pair_try(&s->producer, &s->consumer, 2, &out); /* the true producer serves */
   assert_int_equal(out.started, KVF_OK);
   assert_int_equal(out.status, KVF_OK);
 }

@@ -1,12 +1,12 @@
 /* Whole nodes on a transport that fails in every way it may (tests/conformance/fault_transport.h). P1 to P4 for each
  * load, whatever the transport says and however late; loads succeed again when the faults end; nothing is left. */
 
+#include "../conformance/fault_transport.h"
 #include "../sanitizer.h"
 #include "../with_ucx.h"
 #include "base/prng.h"
-#include "fault_transport.h"
+#include "pair.h"
 #include "test.h"
-#include "world.h"
 
 #define ROUNDS 120
 #define ROUNDS_SLOW 30
@@ -62,19 +62,14 @@ static int close_scene(void **state)
 }
 
 /* A load under the plan, and then good ones. Returns what came of the first one. */
-static outcome load_under(scene *s, const fault_plan *plan, uint32_t seed)
+static pair_outcome load_under(scene *s, const fault_plan *plan, uint32_t seed)
 {
-  outcome out;
+  pair_outcome out;
   fault_plan_set(plan);
-  world_load(&s->producer, &s->consumer, seed, &out);
-  assert_int_equal(out.started, KVF_OK);
-  assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
-  if (out.status != KVF_OK) {
-    assert_true(pair_stat(&s->consumer, "loads_failed", kvf_status_name(out.status)) > 0);
-    assert_true(pair_wait_log(&s->consumer, kvf_status_name(out.status), "127.0.0.1:", WORLD_PATIENCE_MS));
-  }
+  pair_try(&s->producer, &s->consumer, seed, &out);
+  pair_expect_told(&s->consumer, &out, "127.0.0.1:");
   fault_plan_set(NULL);
-  world_expect_recovery(&s->producer, &s->consumer, seed + 1);
+  pair_expect_recovery(&s->producer, &s->consumer, seed + 1);
   assert_true(kvf_node_healthy(s->consumer.node));
   return out;
 }
@@ -105,7 +100,7 @@ TEST_WITH(everything_at_random, open_scene, close_scene)
     }
     plan.down_after = round % 2 == 0 ? 0 : 1 + (uint32_t)kvf_prng_below(&prng, 20);
     plan.link_up_us = round % 4 == 0 ? 20000 : 0;
-    outcome out = load_under(s, &plan, 2 * round + 1);
+    pair_outcome out = load_under(s, &plan, 2 * round + 1);
     saved += out.status == KVF_OK && out.retries > 0;
   }
   assert_true(saved > 0);
@@ -147,28 +142,26 @@ TEST_WITH(aborts_that_take_long, open_scene, close_scene)
                              .permille = {[FAULT_NO_STOP] = 400, [FAULT_LATE] = 300, [FAULT_STALL] = 200},
                              .late_us_max = 30000};
     pair_ticket ticket;
-    pair_result result;
     fault_plan_set(&plan);
-    pair_offer(&s->producer, 17, WORLD_BLOCKS, round, true, &ticket);
+    pair_offer(&s->producer, 17, PAIR_TRY_BLOCKS, round, true, &ticket);
     uint64_t id = pair_begin(&s->consumer, &ticket, 20);
     pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
     (void)kvf_load_abort(s->consumer.node, id);
-    pair_wait(&s->consumer, id, WORLD_PATIENCE_MS, &result);
-    assert_true(result.loaded && result.load_released && result.decided);
+    assert_true(pair_wait(&s->consumer, id).loaded);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       memset(s->consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES, QUARANTINE,
-             (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES);
+             (size_t)PAIR_TRY_BLOCKS * PAIR_BLOCK_BYTES);
     }
     pair_sleep_ms(5);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       const uint8_t *bytes = s->consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES;
-      assert_true(bytes[0] == QUARANTINE && memcmp(bytes, bytes + 1, (size_t)WORLD_BLOCKS * PAIR_BLOCK_BYTES - 1) == 0);
+      assert_true(bytes[0] == QUARANTINE &&
+                  memcmp(bytes, bytes + 1, (size_t)PAIR_TRY_BLOCKS * PAIR_BLOCK_BYTES - 1) == 0);
     }
-    (void)kvf_lease_end(s->producer.node, &ticket.lease);
-    (void)kvf_lease_release(s->producer.node, ticket.lease.id);
+    pair_take_back(&s->producer, &ticket);
   }
   fault_plan_set(NULL);
-  world_expect_recovery(&s->producer, &s->consumer, 5);
+  pair_expect_recovery(&s->producer, &s->consumer, 5);
 }
 
 /* A node that cannot be opened, or registered, says so, leaves nothing, and can be tried again. */
@@ -218,16 +211,16 @@ TEST_WITH(garbled_descriptions, open_scene, close_scene)
   for (uint32_t seed = 0; seed < 40; seed++) {
     const fault_plan plan = {.seed = seed, .describes_garbage = true};
     pair_node producer;
-    outcome out;
+    pair_outcome out;
     fault_plan_set(&plan);
     open_node(&producer);
-    world_load(&producer, &s->consumer, seed, &out);
+    pair_try(&producer, &s->consumer, seed, &out);
     assert_int_equal(out.started, KVF_OK);
-    assert_true(out.took_ms <= WORLD_LOAD_TIMEOUT_MS + PAIR_LATE_MS);
+    assert_true(out.took_ms <= PAIR_TRY_TIMEOUT_MS + PAIR_LATE_MS);
     fault_plan_set(NULL);
     pair_close_node(&producer);
   }
-  world_expect_recovery(&s->producer, &s->consumer, 5);
+  pair_expect_recovery(&s->producer, &s->consumer, 5);
 }
 
 #define IN_SCENE(test) cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
@@ -238,7 +231,7 @@ static void warm_up(void)
   scene s;
   open_node(&s.producer);
   open_node(&s.consumer);
-  world_expect_recovery(&s.producer, &s.consumer, 1);
+  pair_expect_recovery(&s.producer, &s.consumer, 1);
   pair_close_node(&s.consumer);
   pair_close_node(&s.producer);
 }

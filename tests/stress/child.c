@@ -28,9 +28,7 @@ int stress_child_main(void)
   if (setting.devices) {
     stress_devices_begin();
   }
-  if (!stress_site_open(&site, &setting)) {
-    return EXIT_FAILURE;
-  }
+  stress_site_open(&site, &setting);
   stress_begin(&engine, stress_produce, &site);
   stress_begin(&poller, stress_produce_poll, &site);
   if (setting.devices && !setting.churn) {
@@ -96,7 +94,7 @@ static bool pass_tickets_on(const child_process *child)
 static void pause_child(const child_process *child, kvf_prng *prng)
 {
   (void)kill(child->pid, SIGSTOP);
-  stress_sleep_us(kvf_prng_below(prng, 500000));
+  pair_sleep_us(kvf_prng_below(prng, 500000));
   (void)kill(child->pid, SIGCONT);
 }
 

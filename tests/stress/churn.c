@@ -157,7 +157,7 @@ static void *rotate(void *unused)
       stress_site_restart(&churn.consumers[index]);
       has_keys(PRODUCERS + index, step);
     }
-    stress_sleep_us(kvf_prng_below(&prng, 200000));
+    pair_sleep_us(kvf_prng_below(&prng, 200000));
   }
   return NULL;
 }
@@ -216,8 +216,8 @@ static bool take(stress_site *site, kvf_prng *prng, stress_ticket *out)
 /* Its tickets go to the consumers for so long. */
 static void pass_on(churn_producer *p, uint64_t ms, churn_state from_first_ticket)
 {
-  const uint64_t until_ms = stress_now_ms() + ms;
-  while (stress_now_ms() < until_ms && !atomic_load(&stress_last)) {
+  const uint64_t until_ms = pair_now_ms() + ms;
+  while (pair_now_ms() < until_ms && !atomic_load(&stress_last)) {
     stress_ticket ticket;
     stress_news news = stress_child_hear(&p->child, &ticket);
     if (news == STRESS_HUNG_UP) {
@@ -247,7 +247,7 @@ static void stand_still(churn_producer *p, kvf_prng *prng)
     stress_fail("P6", "a producer cannot be stopped");
   }
   pass_on(p, AFTERMATH_MS, CHURN_STOPPED);
-  atomic_store(&p->stopped_until_ms, stress_now_ms());
+  atomic_store(&p->stopped_until_ms, pair_now_ms());
   atomic_store(&p->state, CHURN_WELL);
 }
 
@@ -314,8 +314,8 @@ static bool answer_garbage(const churn_producer *p, kvf_prng *prng)
     stress_fail("P6", "nobody can listen on %s: %s", p->port.address, strerror(errno));
     return false;
   }
-  const uint64_t until_ms = stress_now_ms() + 100 + kvf_prng_below(prng, 400);
-  while (stress_now_ms() < until_ms && !atomic_load(&stress_last)) {
+  const uint64_t until_ms = pair_now_ms() + 100 + kvf_prng_below(prng, 400);
+  while (pair_now_ms() < until_ms && !atomic_load(&stress_last)) {
     struct pollfd readable = {.fd = listener, .events = POLLIN};
     if (poll(&readable, 1, 5) != 1) {
       continue;
@@ -352,7 +352,7 @@ static void *produce(void *context)
 {
   churn_producer *p = context;
   kvf_prng prng = stress_prng();
-  stress_sleep_us((uint64_t)index_of(p) * APART_US);
+  pair_sleep_us((uint64_t)index_of(p) * APART_US);
   while (!atomic_load(&stress_last)) {
     const churn_kind kind = next_kind(&prng);
     atomic_store(&p->last_life[kind], atomic_fetch_add(&p->life, 1) + 1);
@@ -364,7 +364,7 @@ static void *produce(void *context)
       atomic_store(&churn.poisoned, false);
     }
     if (stress_one_in(&prng, 4)) {
-      stress_sleep_us(kvf_prng_below(&prng, 200000)); /* for so long nobody listens there */
+      pair_sleep_us(kvf_prng_below(&prng, 200000)); /* for so long nobody listens there */
     }
   }
   return NULL;
@@ -379,7 +379,7 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
   const uint32_t life = load->source.life;
   const uint32_t garbage = atomic_load(&p->last_life[KIND_GARBAGE]);
   const uint32_t foreign = atomic_load(&p->last_life[KIND_FOREIGN_KEY]);
-  const uint64_t took_us = (stress_now_ms() - load->begin_ms) * 1000;
+  const uint64_t took_us = (pair_now_ms() - load->begin_ms) * 1000;
   const bool paused = took_us > stress_given_us() - load->begin_given_us + PAUSED_US;
   const bool stopped = load->begin_ms <= atomic_load(&p->stopped_until_ms);
   const bool dead = life != atomic_load(&p->life) || atomic_load(&p->state) == CHURN_DEAD;
@@ -426,7 +426,7 @@ static void outcome(stress_site *site, const stress_load *load, kvf_status statu
     stress_fail("P2", "consumer %u, load %llu: %s of producer %u, life %u (now %u, state %d), after %llu ms: why?",
                 (unsigned)(site - churn.consumers), (unsigned long long)load->id, kvf_status_name(status), producer,
                 load->source.life, atomic_load(&p->life), atomic_load(&p->state),
-                (unsigned long long)(stress_now_ms() - load->begin_ms));
+                (unsigned long long)(pair_now_ms() - load->begin_ms));
   }
 }
 
@@ -488,12 +488,12 @@ static void set_up(stress_setting *setting, uint32_t node, held_port port, bool 
   }
 }
 
-static bool open_all(void)
+static void open_all(void)
 {
   const sa_family_t family = churn.order.ipv6 ? AF_INET6 : AF_INET;
   (void)snprintf(churn.folder, sizeof(churn.folder), "/tmp/kvferry-churn-XXXXXX");
   if (mkdtemp(churn.folder) == NULL) {
-    return false;
+    stress_fail("P6", "no folder for keys");
   }
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     churn_producer *p = &churn.producers[i];
@@ -507,12 +507,9 @@ static bool open_all(void)
     churn.ports[i] = hold_port_of(family);
     set_up(&setting, PRODUCERS + i, churn.ports[i], true);
     uint32_t step = give_keys(&setting);
-    if (!stress_site_open(&churn.consumers[i], &setting)) {
-      return false;
-    }
+    stress_site_open(&churn.consumers[i], &setting);
     has_keys(PRODUCERS + i, step);
   }
-  return true;
 }
 
 static void close_all(void)
@@ -538,7 +535,7 @@ static uint64_t sum_of_stat(const char *name)
 {
   uint64_t count = 0;
   for (uint32_t i = 0; i < CONSUMERS; i++) {
-    count += stress_site_stat(&churn.consumers[i], name);
+    count += pair_stat(&churn.consumers[i].n, name, "");
   }
   return count;
 }
@@ -546,13 +543,13 @@ static uint64_t sum_of_stat(const char *name)
 /* A request whose producer was killed is told nobody until its lease has run out. */
 static void wait_for_requests(void)
 {
-  const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
+  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
   while (sum_of_stat("requests_open") > 0) {
-    if (stress_now_ms() > until_ms) {
+    if (pair_now_ms() > until_ms) {
       stress_fail("P3", "%llu requests stay open", (unsigned long long)sum_of_stat("requests_open"));
       return;
     }
-    stress_sleep_us(5000);
+    pair_sleep_us(5000);
   }
 }
 
@@ -562,7 +559,7 @@ static void load(uint64_t loads, bool keys_change)
   const stress_sites all = {churn.consumers, CONSUMERS};
   stress_threads engines = {.count = 0};
   stress_threads others = {.count = 0};
-  uint64_t told_ms = stress_now_ms();
+  uint64_t told_ms = pair_now_ms();
   atomic_store(&stress_stop, false);
   atomic_store(&stress_last, false);
   atomic_store(&churn.loads, 0);
@@ -578,8 +575,8 @@ static void load(uint64_t loads, bool keys_change)
     stress_begin(&engines, rotate, NULL);
   }
   while (atomic_load(&churn.loads) < loads && !atomic_load(&stress_stop)) {
-    stress_sleep_us(10000);
-    if (stress_now_ms() > told_ms + 5000) {
+    pair_sleep_us(10000);
+    if (pair_now_ms() > told_ms + 5000) {
       told_ms += 5000;
       (void)printf("%llu loads, longest standstill %.1f ms\n", atomic_load(&churn.loads),
                    (double)atomic_load(&churn.stillest_us) / 1000);
@@ -589,7 +586,7 @@ static void load(uint64_t loads, bool keys_change)
   stress_join(&engines);
   stress_settle(&all, &others);
   wait_for_requests();
-  stress_sleep_us(IDLE_US);
+  pair_sleep_us(IDLE_US);
 }
 
 static void tell(uint64_t ms)
@@ -629,30 +626,27 @@ static void forget_warm_up(void)
   atomic_store(&churn.stops, 0);
 }
 
-bool stress_churn(const stress_churn_order *order)
+void stress_churn(const stress_churn_order *order)
 {
   stress_mix_now = &stress_churn_mix;
   churn.order = *order;
-  if (!open_all()) {
-    return false;
-  }
+  open_all();
   load(WARM_UP_LOADS, false); /* a node's heap depends on its keys, and on which threads have shaken hands */
   stress_residue before = stress_measure();
   const uint64_t known = sum_of_stat("peers_known");
-  const uint64_t begin_ms = stress_now_ms();
+  const uint64_t begin_ms = pair_now_ms();
   forget_warm_up();
   if (atomic_load(&stress_wrong) == 0) {
     load(order->loads, order->tls);
-    tell(stress_now_ms() - begin_ms);
+    tell(pair_now_ms() - begin_ms);
     /* A node remembers the processes that it has met, up to KVF_PEERS_MAX; sizes of allocations are up to a quarter
      * apart (the sanitizers'). */
     const uint64_t knows = sum_of_stat("peers_known");
-    before.heap_bytes += (knows > known ? knows - known : 0) * sizeof(kvf_peer) * 5 / 4;
+    before.costs.memory_bytes += (knows > known ? knows - known : 0) * sizeof(kvf_peer) * 5 / 4;
     stress_check_residue(&before);
   }
   if (atomic_load(&churn.latest_us) > STRESS_LOAD_TIMEOUT_MS * 1000 + STILL_US) {
     stress_fail("P2", "a load went on after its deadline");
   }
   close_all();
-  return true;
 }

@@ -25,7 +25,7 @@ static void forget_if_done(stress_load *load)
 static void cancel(stress_site *site, uint64_t id)
 {
   (void)pthread_mutex_lock(&site->lock); /* around the call: no verdict may be polled after it */
-  (void)kvf_request_cancel(site->node, id);
+  (void)kvf_request_cancel(site->n.node, id);
   stress_load *load = find_load(site, id);
   if (load != NULL) {
     load->cancelled = true;
@@ -36,13 +36,13 @@ static void cancel(stress_site *site, uint64_t id)
 
 static void give_up(stress_site *site, kvf_prng *prng, uint64_t id)
 {
-  stress_sleep_us(kvf_prng_below(prng, 2000));
+  pair_sleep_us(kvf_prng_below(prng, 2000));
   if (stress_one_in(prng, 2)) {
     cancel(site, id);
   }
-  (void)kvf_load_abort(site->node, id);
+  (void)kvf_load_abort(site->n.node, id);
   if (stress_one_in(prng, 2)) {
-    (void)kvf_load_abort(site->node, id);
+    (void)kvf_load_abort(site->n.node, id);
     cancel(site, id);
   }
 }
@@ -63,14 +63,14 @@ static kvf_status open_noted(stress_site *site, const stress_ticket *ticket, con
 {
   kvf_request_info info;
   (void)pthread_mutex_lock(&site->lock);
-  kvf_status status = kvf_request_open(site->node, ticket->text, ticket->bytes, prompt, NULL, ticket->seed, &info);
+  kvf_status status = kvf_request_open(site->n.node, ticket->text, ticket->bytes, prompt, NULL, ticket->seed, &info);
   if (status == KVF_OK) {
     load->id = info.id;
     load->started = true;
-    load->begin_ms = stress_now_ms();
+    load->begin_ms = pair_now_ms();
     load->begin_given_us = stress_given_us();
     if (!note_load(site, load)) {
-      (void)kvf_request_cancel(site->node, load->id);
+      (void)kvf_request_cancel(site->n.node, load->id);
       status = KVF_EXISTS;
     }
   }
@@ -105,9 +105,9 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
                                    .destination = {.ids = load->blocks, .counts = &load->count, .groups = 1},
                                    .user = load->id ^ 2,
                                    .after = stress_point(site)};
-  kvf_status status = kvf_request_begin(site->node, load->id);
+  kvf_status status = kvf_request_begin(site->n.node, load->id);
   if (status == KVF_OK) {
-    status = kvf_load_start(site->node, &request);
+    status = kvf_load_start(site->n.node, &request);
   }
   if (status != KVF_OK) {
     not_started(site, load, status);
@@ -152,7 +152,7 @@ void *stress_consume(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     consume_one(site, &prng);
     (void)pthread_rwlock_unlock(&site->life);
-    stress_sleep_us(kvf_prng_below(&prng, 1000));
+    pair_sleep_us(kvf_prng_below(&prng, 1000));
   }
   return NULL;
 }
@@ -162,7 +162,7 @@ void *stress_consume(void *context)
 static void check_bytes(const stress_site *site, const stress_load *load, const char *when)
 {
   for (uint32_t i = 0; i < load->prefix; i++) {
-    if (!stress_holds(site, load->blocks[i], load->seed, i)) {
+    if (!pair_holds(&site->n, load->blocks[i], load->seed, i)) {
       stress_fail("P1", "block %u of %u good ones is not the prompt's, %s", i, load->prefix, when);
       return;
     }
@@ -183,7 +183,7 @@ static void on_load(stress_site *site, stress_load *load, const kvf_event *event
   load->loaded = true;
   load->prefix = report->prefix;
   check_bytes(site, load, "at the outcome");
-  (void)kvf_request_report(site->node, report);
+  (void)kvf_request_report(site->n.node, report);
   atomic_fetch_add(&site->outcomes, 1);
   atomic_fetch_add(&site->good, report->status == KVF_OK);
   if (stress_mix_now->outcome != NULL) {
@@ -199,7 +199,7 @@ static void on_released(stress_site *site, stress_load *load)
   }
   check_bytes(site, load, "when released");
   load->load_released = true;
-  if (kvf_request_released(site->node, load->id, 1) != KVF_OK) {
+  if (kvf_request_released(site->n.node, load->id, 1) != KVF_OK) {
     stress_fail("P4", "a request is forgotten before it is released");
   }
   for (uint32_t i = 0; i < load->count; i++) {
@@ -237,7 +237,7 @@ static void on_event(stress_site *site, const kvf_event *event)
 
 static void check_deadlines(stress_site *site)
 {
-  const uint64_t now_ms = stress_now_ms();
+  const uint64_t now_ms = pair_now_ms();
   for (uint32_t i = 0; i < STRESS_LOADS; i++) {
     const stress_load *load = &site->loads[i];
     if (load->id != 0 && now_ms > load->begin_ms + STRESS_LOAD_TIMEOUT_MS + STRESS_PATIENCE_MS) {
@@ -254,7 +254,7 @@ void *stress_consume_poll(void *context)
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
     (void)pthread_mutex_lock(&site->lock);
-    size_t count = kvf_node_poll(site->node, events, EVENTS);
+    size_t count = kvf_node_poll(site->n.node, events, EVENTS);
     if (stress_mix_now->look != NULL) {
       stress_mix_now->look(site);
     }
@@ -264,7 +264,7 @@ void *stress_consume_poll(void *context)
     check_deadlines(site);
     (void)pthread_mutex_unlock(&site->lock);
     (void)pthread_rwlock_unlock(&site->life);
-    stress_sleep_us(count == 0 ? 300 : 0);
+    pair_sleep_us(count == 0 ? 300 : 0);
     if (atomic_load(&stress_wrong) > 0) {
       break;
     }

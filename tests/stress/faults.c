@@ -72,7 +72,7 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
     size_t bytes = kvf_prng_below(prng, sizeof(noise));
     ssize_t sent = send(fd, noise, bytes, MSG_NOSIGNAL);
     (void)sent; /* refused or not */
-    stress_sleep_us(kvf_prng_below(prng, 500));
+    pair_sleep_us(kvf_prng_below(prng, 500));
   }
   (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   (void)close(fd);
@@ -99,7 +99,7 @@ void *stress_rain(void *context)
         cut_connection(&prng);
         break;
     }
-    stress_sleep_us(kvf_prng_below(&prng, 20000));
+    pair_sleep_us(kvf_prng_below(&prng, 20000));
   }
   return NULL;
 }
@@ -111,22 +111,22 @@ static void look(stress_site *site)
   kvf_stat stats[KVF_STATS_MAX];
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
-  if (kvf_node_stats(site->node, stats, KVF_STATS_MAX) == 0 || kvf_node_event_fd(site->node) < 0) {
+  if (kvf_node_stats(site->n.node, stats, KVF_STATS_MAX) == 0 || kvf_node_event_fd(site->n.node) < 0) {
     stress_fail("P6", "no statistics");
   }
   kvf_histogram histograms[KVF_HISTOGRAMS_MAX];
   kvf_peer_stat peers[4];
-  if (kvf_node_histograms(site->node, histograms, KVF_HISTOGRAMS_MAX) == 0 ||
-      kvf_node_peers(site->node, peers, 4) > 4) {
+  if (kvf_node_histograms(site->n.node, histograms, KVF_HISTOGRAMS_MAX) == 0 ||
+      kvf_node_peers(site->n.node, peers, 4) > 4) {
     stress_fail("P6", "no distributions");
   }
-  (void)kvf_node_healthy(site->node);
-  if (kvf_node_address(site->node, record, sizeof(record), &bytes) != KVF_OK ||
-      kvf_node_set_ranks(site->node, record, &bytes, 1) != KVF_OK) {
+  (void)kvf_node_healthy(site->n.node);
+  if (kvf_node_address(site->n.node, record, sizeof(record), &bytes) != KVF_OK ||
+      kvf_node_set_ranks(site->n.node, record, &bytes, 1) != KVF_OK) {
     stress_fail("P6", "no address");
   }
-  if (kvf_load_abort(site->node, UINT64_MAX) != KVF_NOT_FOUND ||
-      kvf_request_cancel(site->node, UINT64_MAX) != KVF_NOT_FOUND) {
+  if (kvf_load_abort(site->n.node, UINT64_MAX) != KVF_NOT_FOUND ||
+      kvf_request_cancel(site->n.node, UINT64_MAX) != KVF_NOT_FOUND) {
     stress_fail("P6", "there is a load that nobody began");
   }
 }
@@ -140,7 +140,7 @@ void *stress_look(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     look(site);
     (void)pthread_rwlock_unlock(&site->life);
-    stress_sleep_us(kvf_prng_below(&prng, 2000));
+    pair_sleep_us(kvf_prng_below(&prng, 2000));
   }
   return NULL;
 }

@@ -38,15 +38,15 @@ static void drop_lease(stress_site *site, const stress_lease *lease)
   (void)pthread_mutex_lock(&site->lock);
   find_lease(site, lease->lease.id)->lease.id = 0;
   (void)pthread_mutex_unlock(&site->lock);
-  (void)kvf_lease_release(site->node, lease->lease.id);
+  (void)kvf_lease_release(site->n.node, lease->lease.id);
   stress_blocks_give(site, lease->blocks, lease->count);
 }
 
 /* The engine takes the blocks back: when lease_end() has returned it may write to them. */
 static void end_early(stress_site *site, kvf_prng *prng, const stress_lease *lease)
 {
-  stress_sleep_us(kvf_prng_below(prng, 3000));
-  (void)kvf_lease_end(site->node, &lease->lease);
+  pair_sleep_us(kvf_prng_below(prng, 3000));
+  (void)kvf_lease_end(site->n.node, &lease->lease);
   (void)pthread_mutex_lock(&site->lock);
   const stress_lease *entry = find_lease(site, lease->lease.id);
   if (entry != NULL) { /* else: it has ended, and its blocks may be another's by now */
@@ -63,11 +63,11 @@ static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease
   bool early = stress_one_in(prng, 3);
   if (early) {
     stress_offer(ticket);
-    stress_sleep_us(kvf_prng_below(prng, 1000));
+    pair_sleep_us(kvf_prng_below(prng, 1000));
   }
   fill(site, lease, ticket->seed);
   kvf_status status =
-      kvf_lease_publish(site->node, &lease->lease, &blocks, &prompt, stress_point(site), lease->lease.id ^ 1);
+      kvf_lease_publish(site->n.node, &lease->lease, &blocks, &prompt, stress_point(site), lease->lease.id ^ 1);
   if (status != KVF_OK) {
     if (status != KVF_INVALID) { /* the memory is not registered just now */
       stress_fail("P6", "publish: %s", kvf_status_name(status));
@@ -93,10 +93,10 @@ static void produce_one(stress_site *site, kvf_prng *prng)
     return;
   }
   const kvf_blocks blocks = {.ids = lease.blocks, .counts = &lease.count, .groups = 1};
-  kvf_status status = kvf_lease_reserve_blocks(site->node, &blocks, STRESS_BLOCKS, &lease.lease);
+  kvf_status status = kvf_lease_reserve_blocks(site->n.node, &blocks, STRESS_BLOCKS, &lease.lease);
   if (status != KVF_OK || !note_lease(site, &lease)) {
     if (status == KVF_OK) {
-      (void)kvf_lease_release(site->node, lease.lease.id);
+      (void)kvf_lease_release(site->n.node, lease.lease.id);
     } else if (status != KVF_NO_LEASE) {
       stress_fail("P6", "reserve: %s", kvf_status_name(status));
     }
@@ -104,7 +104,7 @@ static void produce_one(stress_site *site, kvf_prng *prng)
     return;
   }
   const kvf_prompt prompt = stress_prompt(ticket.seed, ticket.count);
-  status = kvf_ticket_make(site->node, &lease.lease, &blocks, &prompt, ticket.text, sizeof(ticket.text), &bytes);
+  status = kvf_ticket_make(site->n.node, &lease.lease, &blocks, &prompt, ticket.text, sizeof(ticket.text), &bytes);
   if (status != KVF_OK) {
     stress_fail("P6", "ticket: %s", kvf_status_name(status));
     drop_lease(site, &lease);
@@ -122,7 +122,7 @@ void *stress_produce(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     produce_one(site, &prng);
     (void)pthread_rwlock_unlock(&site->life);
-    stress_sleep_us(kvf_prng_below(&prng, 1000));
+    pair_sleep_us(kvf_prng_below(&prng, 1000));
   }
   return NULL;
 }
@@ -141,7 +141,7 @@ static void on_ended(stress_site *site, const kvf_event *event)
     stress_fail("P3", "lease %llu has ended twice, or never was", (unsigned long long)event->id);
     return;
   }
-  (void)kvf_lease_release(site->node, ended.lease.id);
+  (void)kvf_lease_release(site->n.node, ended.lease.id);
   stress_blocks_give(site, ended.blocks, ended.count);
   atomic_fetch_add(&site->lease_ends, 1);
 }
@@ -152,7 +152,7 @@ void *stress_produce_poll(void *context)
   while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
     kvf_event events[EVENTS];
     (void)pthread_rwlock_rdlock(&site->life);
-    size_t count = kvf_node_poll(site->node, events, EVENTS);
+    size_t count = kvf_node_poll(site->n.node, events, EVENTS);
     for (size_t i = 0; i < count; i++) {
       if (events[i].kind == KVF_EVENT_LEASE_ENDED) {
         on_ended(site, &events[i]);
@@ -161,7 +161,7 @@ void *stress_produce_poll(void *context)
       }
     }
     (void)pthread_rwlock_unlock(&site->life);
-    stress_sleep_us(count == 0 ? 300 : 0);
+    pair_sleep_us(count == 0 ? 300 : 0);
     if (atomic_load(&stress_wrong) > 0) {
       break;
     }

@@ -1,11 +1,10 @@
+/* A node, its engine's blocks, and how it is restarted. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "stress.h"
 
-#define REGISTER_TRIES_MAX 100
+#define OPTIONS_MAX 32
 
 /* ---- blocks ---- */
 
@@ -49,22 +48,17 @@ void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t coun
 
 /* ---- the node ---- */
 
-static void drop_line(void *context, kvf_log_level level, const char *line)
+static void list_options(const stress_site *site, bool on_device, pair_option *out)
 {
-  (void)context;
-  (void)level;
-  (void)line;
-}
-
-static kvf_status configure(const stress_site *site, kvf_config *config)
-{
-  char message[KVF_MESSAGE_BYTES_MAX];
-  const char *const options[][2] = {
+  const pair_option options[] = {
       {"listen", site->setting.listen},
       {"transports", site->setting.transports},
       {"key_file", site->setting.key_file},
       {"tls", site->setting.key_file[0] == '\0' ? "off_loopback" : "always"},
-      {"block_tokens", "16"},
+      {"memory", on_device ? "cuda" : "host"},
+      {"blocks", "32"}, /* STRESS_BLOCKS */
+      {"block_bytes", "8192"},
+      {"regions", "2"},
       {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
       {"release_timeout_ms", "1000"},
       {"handshake_timeout_ms", "300"},
@@ -78,67 +72,36 @@ static kvf_status configure(const stress_site *site, kvf_config *config)
       {"connections_max", "24"},
       {"idle_timeout_ms", "400"},
   };
-  kvf_config_init(config);
-  config->log = drop_line;
-  kvf_status status = kvf_config_identity(config, "model", "stress");
-  for (size_t i = 0; i < sizeof(options) / sizeof(options[0]) && status == KVF_OK; i++) {
-    status = kvf_config_set(config, options[i][0], options[i][1], message);
-  }
-  for (const char *const(*option)[2] = stress_mix_now->options; (*option)[0] != NULL && status == KVF_OK; option++) {
-    status = kvf_config_set(config, (*option)[0], (*option)[1], message);
-  }
-  return status;
+  const size_t count = sizeof(options) / sizeof(options[0]);
+  memcpy(out, options, sizeof(options));
+  memcpy(out + count, stress_mix_now->options, sizeof(stress_mix_now->options)); /* the last has no name */
 }
 
-static kvf_status register_pool(stress_site *site)
+/* Where its memory may be a GPU's, each node has other memory, maybe of the other kind; else all have the same. */
+static void open_node(stress_site *site)
 {
-  kvf_region regions[STRESS_REGIONS];
-  for (uint32_t i = 0; i < STRESS_REGIONS; i++) {
-    regions[i] = (kvf_region){.base = site->pool[i],
-                              .stride_bytes = STRESS_BLOCK_BYTES,
-                              .block_bytes = STRESS_BLOCK_BYTES,
-                              .blocks = STRESS_BLOCKS,
-                              .heads = 4,
-                              .heads_total = 4,
-                              .memory = site->on_device ? KVF_MEMORY_CUDA : KVF_MEMORY_HOST};
+  pair_option options[OPTIONS_MAX];
+  kvf_prng prng = stress_prng();
+  list_options(site, site->setting.devices && stress_one_in(&prng, 2), options);
+  stress_enter_device(site);
+  if (site->n.log != NULL && !site->setting.devices) {
+    pair_restart_node(&site->n, options);
+  } else {
+    pair_close_node(&site->n);
+    pair_open_node(&site->n, options);
+    (void)pair_point(&site->n);
   }
-  kvf_status status = kvf_node_register(site->node, regions, STRESS_REGIONS);
-  /* A failing export leaves out its only transport. */
-  for (int i = 0; i < REGISTER_TRIES_MAX && status == KVF_TRANSFER_SETUP && site->on_device; i++) {
-    status = kvf_node_register(site->node, regions, STRESS_REGIONS);
+  stress_leave_device(site);
+  (void)pthread_mutex_lock(&site->lock);
+  for (uint32_t i = 0; i < STRESS_BLOCKS; i++) {
+    give(site, &i, 1);
   }
-  return status;
+  memset(site->leases, 0, sizeof(site->leases));
+  memset(site->loads, 0, sizeof(site->loads));
+  (void)pthread_mutex_unlock(&site->lock);
 }
 
-static kvf_status introduce(stress_site *site)
-{
-  uint8_t record[KVF_ADDRESS_BYTES_MAX];
-  size_t bytes = 0;
-  kvf_status status = kvf_node_address(site->node, record, sizeof(record), &bytes);
-  return status == KVF_OK ? kvf_node_set_ranks(site->node, record, &bytes, 1) : status;
-}
-
-static bool open_node(stress_site *site)
-{
-  kvf_config config;
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_status status = configure(site, &config);
-  if (status == KVF_OK) {
-    status = kvf_node_open(&config, &site->node, message);
-  }
-  if (status == KVF_OK) {
-    status = register_pool(site);
-  }
-  if (status == KVF_OK) {
-    status = introduce(site);
-  }
-  if (status != KVF_OK) {
-    stress_fail("P6", "a node does not open: %s %s", kvf_status_name(status), message);
-  }
-  return status == KVF_OK;
-}
-
-bool stress_site_open(stress_site *site, const stress_setting *setting)
+void stress_site_open(stress_site *site, const stress_setting *setting)
 {
   pthread_rwlockattr_t kind;
   *site = (stress_site){.setting = *setting};
@@ -147,13 +110,14 @@ bool stress_site_open(stress_site *site, const stress_setting *setting)
   (void)pthread_rwlock_init(&site->life, &kind);
   (void)pthread_rwlockattr_destroy(&kind);
   (void)pthread_mutex_init(&site->lock, NULL);
-  return stress_pool_open(site) && open_node(site);
+  open_node(site);
 }
 
 void stress_site_close(stress_site *site)
 {
-  kvf_node_close(site->node);
-  stress_pool_close(site);
+  stress_enter_device(site);
+  pair_close_node(&site->n);
+  stress_leave_device(site);
   (void)pthread_mutex_destroy(&site->lock);
   (void)pthread_rwlock_destroy(&site->life);
 }
@@ -161,52 +125,26 @@ void stress_site_close(stress_site *site)
 void stress_site_restart(stress_site *site)
 {
   (void)pthread_rwlock_wrlock(&site->life);
-  kvf_node_close(site->node);
-  site->node = NULL;
-  if (site->setting.devices) { /* other memory, maybe of the other kind */
-    stress_pool_close(site);
-    if (!stress_pool_open(site)) {
-      stress_fail("P6", "no memory for another pool");
-    }
-  }
-  (void)pthread_mutex_lock(&site->lock);
-  for (uint32_t i = 0; i < STRESS_BLOCKS; i++) {
-    give(site, &i, 1);
-  }
-  memset(site->leases, 0, sizeof(site->leases));
-  memset(site->loads, 0, sizeof(site->loads));
-  (void)pthread_mutex_unlock(&site->lock);
-  (void)open_node(site);
+  open_node(site);
   atomic_fetch_add(&site->restarts, 1);
   (void)pthread_rwlock_unlock(&site->life);
 }
 
 void stress_site_unregister(stress_site *site, kvf_prng *prng)
 {
-  const uint64_t until_ms = stress_now_ms() + STRESS_PATIENCE_MS;
+  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
   (void)pthread_rwlock_rdlock(&site->life);
-  kvf_status status = kvf_node_unregister(site->node);
-  while (status == KVF_AGAIN && stress_now_ms() < until_ms) {
-    stress_sleep_us(200);
-    status = kvf_node_unregister(site->node);
+  kvf_status status = kvf_node_unregister(site->n.node);
+  while (status == KVF_AGAIN && pair_now_ms() < until_ms) {
+    pair_sleep_us(200);
+    status = kvf_node_unregister(site->n.node);
   }
   if (status != KVF_OK) {
     stress_fail("P4", "memory is not let go of: %s", kvf_status_name(status));
   }
-  stress_sleep_us(kvf_prng_below(prng, 2000));
+  pair_sleep_us(kvf_prng_below(prng, 2000));
   (void)pthread_rwlock_unlock(&site->life);
   stress_site_restart(site); /* memory is registered once in a node's life */
-}
-
-uint64_t stress_site_stat(stress_site *site, const char *name)
-{
-  kvf_stat stats[KVF_STATS_MAX];
-  uint64_t value = 0;
-  size_t count = kvf_node_stats(site->node, stats, KVF_STATS_MAX);
-  for (size_t i = 0; i < count; i++) {
-    value += strcmp(stats[i].name, name) == 0 ? stats[i].value : 0;
-  }
-  return value;
 }
 
 bool stress_is_idle(stress_site *site, bool complain)
@@ -228,13 +166,13 @@ bool stress_is_idle(stress_site *site, bool complain)
     }
   }
   (void)pthread_mutex_unlock(&site->lock);
-  uint64_t live = stress_site_stat(site, "leases_live");
+  uint64_t live = pair_stat(&site->n, "leases_live", "");
   bool idle = leases == 0 && loads == 0 && live == 0;
   if (complain && !idle) {
     stress_fail("P5", "%u leases and %u loads do not end; the node counts %llu live leases", leases, loads,
                 (unsigned long long)live);
   }
-  if (complain && !kvf_node_healthy(site->node)) {
+  if (complain && !kvf_node_healthy(site->n.node)) {
     stress_fail("P4", "a node is not healthy though all its loads are released");
   }
   (void)pthread_rwlock_unlock(&site->life);

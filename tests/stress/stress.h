@@ -18,15 +18,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "../child_process.h"
 #include "base/prng.h"
-#include "kvferry/kvferry.h"
+#include "pair.h"
 
 #define STRESS_BLOCKS 32
-#define STRESS_REGIONS 2
-#define STRESS_BLOCK_WORDS 1024
-#define STRESS_BLOCK_BYTES ((uint32_t)(STRESS_BLOCK_WORDS * sizeof(uint64_t)))
-#define STRESS_BLOCK_TOKENS 16
 #define STRESS_TICKET_BLOCKS 6
 #define STRESS_TICKET_BYTES 2048
 #define STRESS_QUEUED_MAX 64 /* kernels of an engine, before it waits */
@@ -47,8 +42,6 @@ extern atomic_uint stress_wrong; /* promises seen broken */
 /* Says which promise was broken, once; the run ends. */
 void stress_fail(const char *promise, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-uint64_t stress_now_ms(void);
-void stress_sleep_us(uint64_t us);
 /* A generator of its own for a thread. */
 kvf_prng stress_prng(void);
 void stress_seed(uint64_t seed);
@@ -67,11 +60,9 @@ void stress_join(stress_threads *threads);
 
 /* What this process has. */
 typedef struct stress_residue {
-  uint64_t heap_bytes;
+  costs costs;
   uint64_t resident_bytes; /* told, not checked: allocators keep pages */
   uint64_t events;         /* of the driver's */
-  uint64_t fds;
-  uint64_t threads;
 } stress_residue;
 
 stress_residue stress_measure(void);
@@ -144,13 +135,10 @@ typedef struct stress_site {
   stress_setting setting;
 
   pthread_rwlock_t life; /* held for writing while the node is closed and opened; else for reading around each call */
-  kvf_node *node;        /* NULL: it could not be opened */
+  pair_node n;           /* its memory changes only while it is closed */
 
-  pthread_mutex_t lock;           /* the engine's: all below. May be held around calls, never taken before `life`. */
-  uint64_t *pool[STRESS_REGIONS]; /* this, and whose it is, changes only while the node is closed */
-  bool on_device;                 /* no pointer reads it */
-  atomic_uint queued;             /* there: kernels */
-  kvf_ordering_point point;       /* there: the engine's stream */
+  pthread_mutex_t lock; /* the engine's: all below. May be held around calls, never taken before `life`. */
+  atomic_uint queued;   /* kernels, where its memory is a GPU's */
   bool used[STRESS_BLOCKS];
   stress_lease leases[STRESS_LEASES];
   stress_load loads[STRESS_LOADS];
@@ -161,8 +149,7 @@ typedef struct stress_site {
   atomic_ullong restarts;
 } stress_site;
 
-/* False: no memory, or no node. */
-bool stress_site_open(stress_site *site, const stress_setting *setting);
+void stress_site_open(stress_site *site, const stress_setting *setting);
 void stress_site_close(stress_site *site);
 /* Closes the node; all its blocks are the engine's again, and are scribbled on; opens it. */
 void stress_site_restart(stress_site *site);
@@ -175,20 +162,18 @@ void stress_site_unregister(stress_site *site, kvf_prng *prng);
 bool stress_blocks_take(stress_site *site, kvf_prng *prng, uint32_t count, uint32_t *blocks);
 void stress_blocks_give(stress_site *site, const uint32_t *blocks, uint32_t count);
 
-uint64_t stress_site_stat(stress_site *site, const char *name);
-
 /* ---- memory.c: the bytes of blocks, the host's or a GPU's ---- */
 
-/* False: no memory. */
-bool stress_pool_open(stress_site *site);
-void stress_pool_close(stress_site *site);
-/* The bytes of the prompt's block at that position, or those of nobody (seed 0). On a GPU they are there later. */
+bool stress_on_device(const stress_site *site);
+/* As pair_fill(), with the bytes of nobody where the seed is 0. On a GPU they are there later. */
 void stress_fill(stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
-bool stress_holds(const stress_site *site, uint32_t block, uint64_t seed, uint32_t position);
 /* It has nobody's, when all before this is done; else P4 is broken. */
 void stress_expect_untouched(stress_site *site, uint32_t block);
 /* For a publication or a load that is to come after all this. NULL: it is done. */
 const kvf_ordering_point *stress_point(const stress_site *site);
+/* Around calls of its engine's that need the driver, where its memory may be a GPU's. */
+void stress_enter_device(const stress_site *site);
+void stress_leave_device(const stress_site *site);
 /* Draws what the GPUs of this process are like. Before any site. */
 void stress_devices_begin(void);
 
@@ -227,8 +212,8 @@ int stress_child_main(void);
 /* ---- the mixes ---- */
 
 typedef struct stress_mix {
-  const char *const options[6][2]; /* of all nodes; the last has no name */
-  uint32_t ticket_blocks;          /* of one prompt, at most */
+  pair_option options[6]; /* of all nodes; the last has no name */
+  uint32_t ticket_blocks; /* of one prompt, at most */
   uint32_t ends_early_one_in;
   uint32_t forged_one_in;
   /* A ticket for that consumer. False: there is none. */
@@ -249,8 +234,7 @@ typedef struct stress_churn_order {
   bool ipv6;
 } stress_churn_order;
 
-/* False: it could not begin. */
-bool stress_churn(const stress_churn_order *order);
+void stress_churn(const stress_churn_order *order);
 
 /* ---- pause.c: what the machine takes ---- */
 

@@ -18,16 +18,7 @@ uint64_t stress_new_seed(kvf_prng *prng)
 
 kvf_prompt stress_prompt(uint64_t seed, uint32_t count)
 {
-  uint32_t ids[STRESS_TICKET_BLOCKS * STRESS_BLOCK_TOKENS];
-  kvf_prng prng = {seed};
-  kvf_prompt prompt = {.tokens = 0};
-  for (uint32_t i = 0; i < count * STRESS_BLOCK_TOKENS; i++) {
-    ids[i] = (uint32_t)kvf_prng_next(&prng);
-  }
-  if (kvf_prompt_hash(ids, count * STRESS_BLOCK_TOKENS, NULL, 0, &prompt) != KVF_OK) {
-    stress_fail("P6", "a prompt cannot be hashed");
-  }
-  return prompt;
+  return pair_prompt(count * PAIR_BLOCK_TOKENS, (uint32_t)seed);
 }
 
 static int parent = -1; /* in a child process: where its tickets go */

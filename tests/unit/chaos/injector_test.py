@@ -1,4 +1,5 @@
-"""libkvferry-chaos.so before the calls of a program of its own, and the control file as ./dev chaos writes it.
+"""libkvferry-chaos.so before the calls of a program of its own, and the control file as ./dev chaos writes it. A verdict of
+./dev chaos is wrong if faults are counted that nobody met, or if the injector harms what no rule names.
 
     injector_test.py LIBRARY FAKE_UCP
 """
@@ -101,8 +102,8 @@ def obey(fake_ucp: str) -> None:
 class Program:
     """With the injector in it, and a control file."""
 
-    def __init__(self, seed: int = 7, path: str | None = None) -> None:
-        self.control = Control("test", seed)
+    def __init__(self, path: str | None = None) -> None:
+        self.control = Control("test", 7)
         environment = {**os.environ, "LD_PRELOAD": LIBRARY, VARIABLE: path or self.control.path}
         self.process = subprocess.Popen([sys.executable, __file__, "obey", FAKE_UCP], env=environment, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -180,34 +181,10 @@ class Injector(unittest.TestCase):
             if call in RECEIVES:
                 self.assertEqual(bits_changed(data), done)
 
-    def test_small_pieces_are_never_flipped(self) -> None:
-        self.program.always("process_vm_readv", "flip")
-        self.assertEqual(self.program.once("process_vm_readv", 64)[2][:64], SOURCE[:64])
-        self.assertEqual(self.program.done("process_vm_readv", "flip"), 0)
-
-    def test_flips_reach_every_piece_of_memory_and_the_first_of_a_message(self) -> None:
-        for call, in_the_second in (("process_vm_readv", True), ("recvmsg", False)):
-            self.program.always(call, "flip")
-            found = [self.program.once(call)[2] for _ in range(50)]
-            second = sum(data[BYTES // 2:] != SOURCE[BYTES // 2:] for data in found)
-            self.assertTrue(5 < second < 45 if in_the_second else second == 0, second)
-
-    def test_single_bytes_cannot_be_shortened(self) -> None:
-        self.program.always("send", "shorten")
-        self.assertEqual(self.program.once("send", 1)[0], 1)
-        self.assertEqual(self.program.control.injected(), {})
-
     def test_other_threads_sockets_are_left_alone(self) -> None:
         for call in CALLS:
             self.program.always(call, "fail", errno.EIO)
             self.assertEqual(self.program.once(call, thread=NOT_OURS)[0], -1 if call == "process_vm_readv" else BYTES)
-
-    def test_rates_add_up(self) -> None:
-        self.program.control.switch_on([Rule("send", "fail", 100_000, errno.EIO), Rule("send", "shorten", 300_000)])
-        for _ in range(1000):
-            self.program.once("send")
-        self.assertTrue(60 < self.program.done("send", "fail") < 140)
-        self.assertTrue(240 < self.program.done("send", "shorten") < 360)
 
     def test_ucx_goes_through_or_fails_with_the_rules_status(self) -> None:
         """Which is loaded for its user alone. The request stands for itself in what the fake answers."""
@@ -221,20 +198,9 @@ class Injector(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
-    def test_the_seed_decides_which_calls(self) -> None:
-        def pattern(seed: int) -> list[int]:
-            program = Program(seed)
-            program.control.switch_on([Rule("send", "fail", 300_000, errno.EIO)])
-            found = [program.once("send")[0] for _ in range(100)]
-            program.close()
-            return found
-
-        self.assertEqual(pattern(1), pattern(1))
-        self.assertNotEqual(pattern(1), pattern(2))
-
     def test_other_files_are_refused(self) -> None:
         for path in ("/nonexistent/file", "/dev/null", __file__):
-            program = Program(path=path)
+            program = Program(path)
             self.assertEqual(program.once("send")[0], BYTES)
             self.assertIn("is no control file", program.close())
 

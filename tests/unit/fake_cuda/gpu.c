@@ -1,4 +1,15 @@
+/* A process on the fake's first device: see gpu.h. */
 #include "gpu.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/prng.h"
 
 #define BATCH_MAX 8192
 
@@ -155,4 +166,365 @@ void gpu_finish(void)
 bool gpu_had_all_seeds(void)
 {
   return getenv("KVF_TEST_SEED") == NULL;
+}
+
+/* ---- the kind of memory ---- */
+
+#define STILL_LOOKS 25 /* one a millisecond: a thread that sleeps in each of them waits in a lock */
+
+char kind_message[KVF_MESSAGE_BYTES_MAX];
+
+void kind_begin(void)
+{
+  static bool has_begun;
+  if (!has_begun) {
+    has_begun = true;
+    gpu_begin(1, false);
+  }
+}
+
+kvf_region kind_region(kvf_cu_memory base, size_t bytes)
+{
+  return (kvf_region){.base = (void *)(uintptr_t)base,
+                      .stride_bytes = bytes,
+                      .block_bytes = (uint32_t)bytes,
+                      .blocks = 1,
+                      .heads = 1,
+                      .heads_total = 1,
+                      .memory = KVF_MEMORY_CUDA};
+}
+
+kvf_cu_memory kind_allocate(size_t bytes)
+{
+  kind_begin();
+  const kvf_cu_memory made = gpu_allocate(bytes);
+  const kvf_region region = kind_region(made, bytes);
+  assert_int_equal(kvf_memory_cuda.check(&region, kind_message), KVF_OK);
+  return made;
+}
+
+kvf_cu_memory kind_map(size_t bytes, unsigned count, unsigned handle_types)
+{
+  kvf_cu_memory base = 0;
+  const kvf_cu_mem_access_desc access = {{.type = KVF_CU_MEM_LOCATION_TYPE_DEVICE},
+                                         KVF_CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  kind_begin();
+  assert_int_equal(gpu->mem_address_reserve(&base, bytes, 0, 0, 0), KVF_CUDA_SUCCESS);
+  for (unsigned i = 0; i < count; i++) {
+    const kvf_cu_allocation one = gpu_create(bytes / count, handle_types);
+    assert_int_equal(gpu->mem_map(base + i * (bytes / count), bytes / count, 0, one, 0), KVF_CUDA_SUCCESS);
+    assert_int_equal(gpu->mem_release(one), KVF_CUDA_SUCCESS);
+  }
+  assert_int_equal(gpu->mem_set_access(base, bytes, &access, 1), KVF_CUDA_SUCCESS);
+  return base;
+}
+
+void kind_unmap(kvf_cu_memory base, size_t bytes)
+{
+  gpu_unmap(base, bytes);
+}
+
+void kind_write(uint8_t *to, size_t bytes, uint64_t seed)
+{
+  kvf_prng prng = {seed};
+  for (size_t done = 0; done < bytes; done += sizeof(uint64_t)) {
+    const uint64_t next = kvf_prng_next(&prng);
+    memcpy(to + done, &next, bytes - done < sizeof(next) ? bytes - done : sizeof(next));
+  }
+}
+
+void kind_write_device(kvf_cu_memory to, size_t bytes, uint64_t seed)
+{
+  uint8_t *all = malloc(bytes);
+  assert_non_null(all);
+  kind_write(all, bytes, seed);
+  assert_true(fake_cuda_write(to, all, bytes));
+  free(all);
+}
+
+bool kind_is_written(const uint8_t *at, size_t bytes, uint64_t seed)
+{
+  uint8_t *expected = malloc(bytes);
+  assert_non_null(expected);
+  kind_write(expected, bytes, seed);
+  const bool is = memcmp(at, expected, bytes) == 0;
+  free(expected);
+  return is;
+}
+
+bool kind_device_is_written(kvf_cu_memory at, size_t bytes, uint64_t seed)
+{
+  uint8_t *found = malloc(bytes);
+  assert_non_null(found);
+  assert_true(fake_cuda_read(at, found, bytes));
+  const bool is = kind_is_written(found, bytes, seed);
+  free(found);
+  return is;
+}
+
+static void pause_ms(long ms)
+{
+  const struct timespec pause = {.tv_nsec = ms * 1000000};
+  (void)nanosleep(&pause, NULL);
+}
+
+void kind_finish(void)
+{
+  while (fake_cuda_count().works > 0) {
+    pause_ms(1);
+  }
+}
+
+unsigned kind_descriptors(void)
+{
+  unsigned count = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  assert_non_null(folder);
+  while (readdir(folder) != NULL) {
+    count++;
+  }
+  (void)closedir(folder);
+  return count;
+}
+
+/* ---- regions that are read ---- */
+
+kind_export kind_share(kvf_cu_memory base, size_t bytes)
+{
+  kind_export shared;
+  const kvf_region region = kind_region(base, bytes);
+  assert_int_equal(kvf_memory_cuda.export(&region, shared.bytes, &shared.length, kind_message), KVF_OK);
+  assert_true(shared.length <= sizeof(shared.bytes));
+  return shared;
+}
+
+kvf_status kind_import(pid_t pid, uint32_t device, const kind_export *shared, size_t region_bytes,
+                       kvf_memory_import *out)
+{
+  const kvf_memory_source source = {pid, device, shared->bytes, shared->length, region_bytes};
+  return kvf_memory_cuda.import(&source, out, kind_message);
+}
+
+kvf_memory_import kind_import_own(const kind_export *shared, size_t region_bytes)
+{
+  kvf_memory_import import;
+  assert_int_equal(kind_import(getpid(), 0, shared, region_bytes, &import), KVF_OK);
+  assert_ptr_equal(import.ops, &kvf_memory_cuda);
+  return import;
+}
+
+void kind_batch(kvf_memory_batch *batch, const kvf_memory_import *import, const kvf_memory_ops *into, void *to,
+                size_t bytes, size_t count)
+{
+  batch->import = import;
+  batch->into = into;
+  batch->first = 0;
+  batch->count = count;
+  batch->gather = (kvf_memory_gather){0};
+  batch->work = NULL;
+  for (size_t i = 0; i < count; i++) {
+    const size_t past = (count - 1 - i) * bytes;
+    batch->from[i] = (struct iovec){(void *)(uintptr_t)(import->base + past), bytes};
+    batch->to[i] = (struct iovec){(uint8_t *)to + past, bytes};
+  }
+}
+
+kvf_status kind_step(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
+{
+  kvf_read_work work = {0};
+  kvf_memory_batch own;
+  memcpy(&own, batch, sizeof(own));
+  own.work = &work;
+  return kvf_memory_cuda.read(pid, &own, bytes);
+}
+
+kvf_status kind_read(pid_t pid, const kvf_memory_import *import, uint64_t offset, uint8_t *to, size_t bytes)
+{
+  kvf_memory_batch *batch = malloc(sizeof(*batch));
+  kvf_status status = KVF_OK;
+  assert_non_null(batch);
+  for (size_t done = 0; status == KVF_OK && done < bytes;) {
+    uint64_t read = 0;
+    kind_batch(batch, import, &kvf_memory_host, to + done, bytes - done, 1);
+    batch->from[0].iov_base = (void *)(uintptr_t)(import->base + offset + done);
+    status = kind_step(pid, batch, &read);
+    assert_true(status == KVF_OK ? read > 0 : read == 0);
+    done += read;
+  }
+  free(batch);
+  return status;
+}
+
+/* ---- calls that may not return at once ---- */
+
+static void *run_side(void *context)
+{
+  kind_side *side = context;
+  atomic_store(&side->id, gettid());
+  side->run(side->context);
+  atomic_store(&side->is_done, true);
+  return NULL;
+}
+
+void kind_side_start(kind_side *side, void (*run)(void *context), void *context)
+{
+  side->run = run;
+  side->context = context;
+  atomic_init(&side->id, 0);
+  atomic_init(&side->is_done, false);
+  assert_int_equal(pthread_create(&side->thread, NULL, run_side, side), 0);
+}
+
+void kind_side_join(kind_side *side)
+{
+  assert_int_equal(pthread_join(side->thread, NULL), 0);
+}
+
+/* By what the kernel says of the thread. */
+static bool sleeps(int id)
+{
+  char path[64];
+  char line[256] = "";
+  (void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", id);
+  FILE *file = fopen(path, "re");
+  if (file == NULL) {
+    return false;
+  }
+  const char *read = fgets(line, sizeof(line), file);
+  (void)fclose(file);
+  const char *state = read == NULL ? NULL : strrchr(line, ')');
+  return state != NULL && state[1] != '\0' && state[2] == 'S';
+}
+
+bool kind_side_is_stuck(const kind_side *side)
+{
+  unsigned still = 0;
+  while (still < STILL_LOOKS && !atomic_load(&side->is_done)) {
+    const int id = atomic_load(&side->id);
+    still = id != 0 && sleeps(id) ? still + 1 : 0;
+    pause_ms(1);
+  }
+  return !atomic_load(&side->is_done);
+}
+
+bool kind_side_ends(const kind_side *side, unsigned seconds)
+{
+  for (unsigned i = 0; i < seconds * 1000 && !atomic_load(&side->is_done); i++) {
+    pause_ms(1);
+  }
+  return atomic_load(&side->is_done);
+}
+
+static void read_once(void *context)
+{
+  kind_reading *reading = context;
+  reading->status = kind_step(getpid(), reading->batch, &reading->bytes);
+}
+
+void kind_reading_start(kind_reading *reading, const kvf_memory_batch *batch)
+{
+  reading->batch = batch;
+  kind_side_start(&reading->side, read_once, reading);
+}
+
+kvf_status kind_reading_join(kind_reading *reading)
+{
+  kind_side_join(&reading->side);
+  return reading->status;
+}
+
+void kind_wait_calls(const char *call, uint64_t count)
+{
+  while (fake_cuda_calls(call) < count) {
+    pause_ms(1);
+  }
+}
+
+/* ---- a process that exports ---- */
+
+static exporter_reply receive(const child_process *child)
+{
+  exporter_reply got;
+  assert_true(child_receive(child->channel, &got, sizeof(got)));
+  assert_int_equal(got.pid, child->pid);
+  return got;
+}
+
+exporter_reply exporter_start(child_process *child, const exporter_order *order)
+{
+  assert_true(child_start(child, EXPORTER_MODE, SOCK_STREAM));
+  assert_true(child_send(child->channel, order, sizeof(*order)));
+  return receive(child);
+}
+
+exporter_reply exporter_ask(const child_process *child, exporter_question question)
+{
+  assert_true(child_send(child->channel, &question, sizeof(question)));
+  return receive(child);
+}
+
+void exporter_end(const child_process *child)
+{
+  assert_int_equal(child_end(child), 0);
+}
+
+void exporter_kill(const child_process *child)
+{
+  assert_int_equal(kill(child->pid, SIGKILL), 0);
+  assert_true(WIFSIGNALED(child_end(child)));
+}
+
+/* In the child. */
+
+static void look(const exporter_order *order, kvf_cu_memory base, exporter_reply *out)
+{
+  out->pid = getpid();
+  out->descriptors = kind_descriptors();
+  out->allocations = fake_cuda_count().allocations;
+  out->is_written = kind_device_is_written(base + order->offset, order->region_bytes, order->seed);
+}
+
+static kvf_cu_memory make(const exporter_order *order)
+{
+  kind_begin();
+  const kvf_cu_memory base = order->kind == EXPORT_ALLOCATION
+                                 ? kind_allocate(order->bytes)
+                                 : kind_map(order->bytes, order->mappings, order->handle_types);
+  const kvf_region region = kind_region(base + order->offset, order->region_bytes);
+  kind_write_device(base + order->offset, order->region_bytes, order->seed);
+  assert_int_equal(kvf_memory_cuda.check(&region, kind_message), KVF_OK);
+  return base;
+}
+
+/* Until the test goes. */
+static void answer(const exporter_order *order, kvf_cu_memory base, exporter_reply *reply)
+{
+  exporter_question question = EXPORTER_LOOK;
+  bool is_exported = reply->status == KVF_OK;
+  do {
+    if (question == EXPORTER_UNEXPORT) {
+      kvf_memory_cuda.unexport(reply->exported.bytes);
+      is_exported = false;
+    }
+    look(order, base, reply);
+  } while (child_send(STDIN_FILENO, reply, sizeof(*reply)) && child_receive(STDIN_FILENO, &question, sizeof(question)));
+  if (is_exported) {
+    kvf_memory_cuda.unexport(reply->exported.bytes);
+  }
+}
+
+int exporter_run(void)
+{
+  exporter_order order;
+  exporter_reply reply = {.pid = 0};
+  if (!child_receive(STDIN_FILENO, &order, sizeof(order))) {
+    return 1;
+  }
+  const kvf_cu_memory base = make(&order);
+  const kvf_region region = kind_region(base + order.offset, order.region_bytes);
+  reply.descriptors_before = kind_descriptors();
+  reply.allocations_before = fake_cuda_count().allocations;
+  reply.status = kvf_memory_cuda.export(&region, reply.exported.bytes, &reply.exported.length, reply.message);
+  answer(&order, base, &reply);
+  return 0;
 }

@@ -2,8 +2,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "../fake_cuda/gpu.h"
 #include "base/prng.h"
-#include "cuda_exporter.h"
 #include "sanitizer.h"
 
 #define MIB ((size_t)1 << 20)

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_kind.h"
+#include "../fake_cuda/gpu.h"
 #include "memory/cuda/gpu.h"
 
 #define PAGE ((size_t)4096)

@@ -1,7 +1,7 @@
 /* Ordering points on streams of NVIDIA GPUs. */
 #include <unistd.h>
 
-#include "cuda_kind.h"
+#include "../fake_cuda/gpu.h"
 #include "memory/points.h"
 #include "sanitizer.h"
 

@@ -4,9 +4,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../fake_cuda/gpu.h"
 #include "base/prng.h"
 #include "child_process.h"
-#include "cuda_kind.h"
 #include "memory/cuda/copy.h"
 #include "sanitizer.h"
 

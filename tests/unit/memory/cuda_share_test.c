@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cuda_exporter.h"
+#include "../fake_cuda/gpu.h"
 #include "sanitizer.h"
 
 #define MIB ((size_t)1 << 20)

@@ -3,10 +3,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../fake_cuda/gpu.h"
 #include "base/checksum.h"
 #include "base/prng.h"
 #include "child_process.h"
-#include "cuda_kind.h"
 #include "memory/cuda/copy.h"
 #include "sanitizer.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cuda_kind.h"
+#include "../fake_cuda/gpu.h"
 #include "sanitizer.h"
 
 #define BLOCK_BYTES 512u

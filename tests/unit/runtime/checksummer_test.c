@@ -1,5 +1,4 @@
 /* Two nodes with checksums: what is found, what a retry saves, who has none. */
-
 #include "pair.h"
 #include "test.h"
 
@@ -17,22 +16,11 @@ static void open_nodes(pair *p, const char *transport, const char *producer, con
   pair_open_node(&p->consumer, consumer_options);
 }
 
-/* Polls until the load is released. */
 static kvf_report wait_released(pair *p, uint64_t id)
 {
-  uint64_t until_ms = pair_now_ms() + 10000;
-  kvf_report report = {0};
-  for (bool load_released = false; !load_released;) {
-    kvf_event event;
-    if (kvf_node_poll(p->consumer.node, &event, 1) == 0) {
-      assert_true(pair_now_ms() < until_ms);
-      pair_sleep_ms(1);
-    } else if (event.id == id) {
-      load_released = event.kind == KVF_EVENT_RELEASED;
-      report = event.kind == KVF_EVENT_LOAD ? event.u.report : report;
-    }
-  }
-  return report;
+  pair_result result = {0};
+  assert_true(pair_poll_load(&p->consumer, id, UINT64_C(10000000), &result));
+  return result.report;
 }
 
 /* A load without a request: its producer is not told, and the lease stays. */
@@ -46,9 +34,7 @@ static void expect_good(pair *p, const pair_ticket *ticket, uint64_t id, uint32_
 {
   kvf_report report = load(p, ticket, id);
   assert_int_equal(report.status, KVF_OK);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p->consumer, 20 + i, seed, i));
-  }
+  assert_true(pair_holds_all(&p->consumer, 20, BLOCKS, seed));
 }
 
 static uint8_t *byte_of(pair *p, const pair_ticket *ticket, uint32_t region, uint32_t position, uint32_t offset)
@@ -86,9 +72,7 @@ static void wrong_bytes_are_found(void **state)
   assert_int_equal(report.prefix, 5);
   assert_int_equal(pair_stat(&p.consumer, "checksum_mismatches", ""), 2);
   assert_int_equal(pair_stat(&p.consumer, "loads_failed", "checksum"), 1);
-  for (uint32_t i = 0; i < 5; i++) {
-    assert_true(pair_holds(&p.consumer, 20 + i, 1, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, 20, 5, 1));
   pair_close(&p);
 }
 
@@ -115,9 +99,7 @@ static void a_request_keeps_the_prefix(void **state)
   pair_result result;
   open_loaded(&p, *state, "on", "on", &ticket);
   flip(byte_of(&p, &ticket, 1, 3, 0), 1);
-  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.decided);
+  assert_int_equal(pair_fetch(&p.consumer, &ticket, 20, &result), KVF_CHECKSUM);
   assert_int_equal(result.verdict.status, KVF_CHECKSUM);
   assert_int_equal(result.report.prefix, 3);
   (void)pair_wait_lease_end(&p.producer, ticket.lease.id, 5000);

@@ -70,29 +70,6 @@ ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags)
   return __real_getrandom(out, bytes, flags);
 }
 
-static kvf_status open_node(const pair_option *options, kvf_node **out, char *message)
-{
-  kvf_config config;
-  kvf_config_init(&config);
-  config.block_tokens = PAIR_BLOCK_TOKENS;
-  assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
-  for (; options->name != NULL; options++) {
-    assert_int_equal(kvf_config_set(&config, options->name, options->value, message), KVF_OK);
-  }
-  return kvf_node_open(&config, out, message);
-}
-
-static void assert_refused(const pair_option *options, kvf_status status, const char *said)
-{
-  kvf_node *node = NULL;
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  assert_int_equal(open_node(options, &node, message), status);
-  assert_null(node);
-  if (strstr(message, said) == NULL) {
-    fail_msg("\"%s\" does not say \"%s\"", message, said);
-  }
-}
-
 /* ---- listening ---- */
 
 TEST(port_is_chosen_and_told)
@@ -102,7 +79,7 @@ TEST(port_is_chosen_and_told)
   uint16_t ports[2];
   char message[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < 2; i++) {
-    assert_int_equal(open_node(options, &nodes[i], message), KVF_OK);
+    assert_int_equal(pair_open_bare(options, &nodes[i], message), KVF_OK);
     kvf_rank_record record = stranger_record(nodes[i]);
     assert_true(kvf_address_is_loopback(&record.address));
     ports[i] = record.address.port;
@@ -122,19 +99,17 @@ TEST(interface_or_network_is_an_address)
     pair_node producer;
     pair_node consumer;
     pair_ticket ticket;
-    pair_result result;
     pair_open_node(&producer, options);
     pair_open_node(&consumer, options);
     kvf_rank_record record = stranger_record(producer.node);
     assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
     pair_offer(&producer, 0, 4, 1, true, &ticket);
-    pair_wait(&consumer, pair_begin(&consumer, &ticket, 0), 10000, &result);
-    assert_int_equal(result.report.status, KVF_OK);
+    pair_fetch_whole(&consumer, &ticket, 0);
     pair_close_node(&consumer);
     pair_close_node(&producer);
   }
   const pair_option none[] = {{"listen", "198.51.100.0/24"}, {NULL, NULL}};
-  assert_refused(none, KVF_INVALID, "listen = 198.51.100.0/24: no address of this machine is in that network");
+  pair_expect_refused(none, KVF_INVALID, "listen = 198.51.100.0/24: no address of this machine is in that network");
 }
 
 /* ---- an address of each family ---- */
@@ -159,11 +134,9 @@ static void open_dual(pair *p, const char *key_file, const char *first, const ch
 static void load_from(pair *p, const char *expected_host)
 {
   pair_ticket ticket;
-  pair_result result;
   kvf_peer_stat peers[2];
   pair_offer(&p->producer, 0, 4, 1, true, &ticket);
-  pair_wait(&p->consumer, pair_begin(&p->consumer, &ticket, 0), 10000, &result);
-  assert_int_equal(result.report.status, KVF_OK);
+  pair_fetch_whole(&p->consumer, &ticket, 0);
   assert_int_equal(kvf_node_peers(p->consumer.node, peers, 2), 1);
   assert_memory_equal(peers[0].address, expected_host, strlen(expected_host));
 }
@@ -241,17 +214,17 @@ TEST(first_free_port_of_a_range_is_taken_and_told)
   uint16_t ports[3];
   (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port + 40);
   for (size_t i = 0; i < 3; i++) {
-    assert_int_equal(open_node(i == 1 ? plain : options, &nodes[i], message), KVF_OK);
+    assert_int_equal(pair_open_bare(i == 1 ? plain : options, &nodes[i], message), KVF_OK);
     ports[i] = stranger_record(nodes[i]).address.port;
   }
   assert_int_equal(ports[0], taken.port);
   assert_in_range(ports[1], ports[0] + 1, ports[0] + 39);
   assert_in_range(ports[2], ports[1] + 1, ports[0] + 40);
-  assert_refused(with_port, KVF_INVALID, "advertise = 10.1.2.3:80 names a port, and listen = ");
+  pair_expect_refused(with_port, KVF_INVALID, "advertise = 10.1.2.3:80 names a port, and listen = ");
 
   (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port);
-  assert_refused(options, KVF_ADDRESS_IN_USE, range);
-  assert_refused(options, KVF_ADDRESS_IN_USE, "no port of it is free");
+  pair_expect_refused(options, KVF_ADDRESS_IN_USE, range);
+  pair_expect_refused(options, KVF_ADDRESS_IN_USE, "no port of it is free");
   for (size_t i = 0; i < 3; i++) {
     kvf_node_close(nodes[i]);
   }
@@ -268,10 +241,10 @@ TEST(data_is_served_at_the_ports_that_are_named)
       {"data_ports", ports}, {"transports", "tcp"}, {"tcp_streams", "1"}, {"listen", "127.0.0.1"}, {NULL, NULL}};
   kvf_node *node;
   (void)snprintf(ports, sizeof(ports), "%u", (unsigned)taken.port);
-  assert_int_equal(open_node(options, &node, message), KVF_OK);
-  assert_refused(options, KVF_ADDRESS_IN_USE, "data_ports = ");
+  assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
+  pair_expect_refused(options, KVF_ADDRESS_IN_USE, "data_ports = ");
   kvf_node_close(node);
-  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
   kvf_node_close(node);
   (void)close(taken.fd);
 }
@@ -282,7 +255,7 @@ TEST(advertised_address_is_what_tickets_name)
   kvf_node *node;
   char message[KVF_MESSAGE_BYTES_MAX];
   char text[KVF_ADDRESS_TEXT_BYTES];
-  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
   kvf_rank_record record = stranger_record(node);
   assert_int_not_equal(record.address.port, 0); /* the one that it listens on */
   record.address.port = 0;
@@ -290,7 +263,7 @@ TEST(advertised_address_is_what_tickets_name)
   assert_string_equal(text, "10.1.2.3:0");
   kvf_node_close(node);
   options[0].value = "10.1.2.3:4567"; /* a forwarded port */
-  assert_int_equal(open_node(options, &node, message), KVF_OK);
+  assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
   record = stranger_record(node);
   kvf_address_format(&record.address, text);
   assert_string_equal(text, "10.1.2.3:4567");
@@ -309,10 +282,10 @@ TEST(other_addresses_need_a_key)
   const pair_option good[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {"key_file", key_file}, {NULL, NULL}};
   kvf_node *node;
   char message[KVF_MESSAGE_BYTES_MAX];
-  assert_refused(open_to_all, KVF_INVALID, "needs a shared key (option key_file)");
-  assert_refused(nameless, KVF_INVALID, "set the option advertise");
-  assert_refused(advertised_to_all, KVF_INVALID, "advertise = 0.0.0.0 names no address");
-  assert_int_equal(open_node(good, &node, message), KVF_OK);
+  pair_expect_refused(open_to_all, KVF_INVALID, "needs a shared key (option key_file)");
+  pair_expect_refused(nameless, KVF_INVALID, "set the option advertise");
+  pair_expect_refused(advertised_to_all, KVF_INVALID, "advertise = 0.0.0.0 names no address");
+  assert_int_equal(pair_open_bare(good, &node, message), KVF_OK);
   kvf_node_close(node);
   (void)unlink(key_file);
 }
@@ -322,7 +295,7 @@ TEST(addresses_that_are_not_ours_are_refused)
   char key_file[64];
   stranger_key_file("a key of sixteen", key_file);
   const pair_option options[] = {{"listen", "192.0.2.1"}, {"key_file", key_file}, {NULL, NULL}};
-  assert_refused(options, KVF_ADDRESS_IN_USE, "192.0.2.1");
+  pair_expect_refused(options, KVF_ADDRESS_IN_USE, "192.0.2.1");
   (void)unlink(key_file);
 }
 
@@ -337,7 +310,7 @@ TEST(control_node_does_not_listen)
   char message[KVF_MESSAGE_BYTES_MAX];
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
-  assert_int_equal(open_node(options, &control, message), KVF_OK);
+  assert_int_equal(pair_open_bare(options, &control, message), KVF_OK);
   assert_int_equal(kvf_node_address(control, record, sizeof(record), &bytes), KVF_INVALID);
   pair_open_node(&producer, NULL);
   pair_offer(&producer, 0, 4, 1, true, &ticket);
@@ -442,8 +415,8 @@ TEST(a_node_that_cannot_watch_does_not_open)
   const size_t fds = pair_count_entries("/proc/self/fd");
   for (int i = 1; i <= 2; i++) { /* its wake-ups, its listener */
     atomic_store(&watches, i);
-    assert_refused(options, KVF_SYSTEM,
-                   "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
+    pair_expect_refused(options, KVF_SYSTEM,
+                        "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
     assert_int_equal(atomic_load(&watches), 0);
   }
   assert_int_equal(pair_count_entries("/proc/self/fd"), fds);

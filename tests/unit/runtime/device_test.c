@@ -5,7 +5,7 @@
  * (cuda_driver.h). */
 #include <signal.h>
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "../../cuda_driver.h"
 #include "../../memory_kind.h"
@@ -14,11 +14,16 @@
 #include "base/time.h"
 #include "fake_cuda.h"
 #include "fake_ucp.h"
-#include "producer_process.h"
+#include "pair.h"
 #include "test.h"
 #include "transport/thread.h"
 
 #define BLOCKS 4
+#ifndef BLOCK_BYTES
+#define BLOCK_BYTES 4096
+#endif
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
 #define FIRST 20
 #define PATIENCE_MS 20000
 #define MOST_ROUNDS 10  /* times as many as usual */
@@ -61,11 +66,9 @@ static uint64_t usual_us[2]; /* what the last load took that nobody disturbed; o
 
 static void open_producer(void)
 {
-  const pair_option options[] = {{"transports", now.transport},
-                                 {"checksum", now.checksum},
-                                 {"memory", now.from},
-                                 {"ucx_library", FAKE_UCP_LIBRARY},
-                                 {NULL, NULL}};
+  const pair_option options[] = {
+      {"transports", now.transport},      {"checksum", now.checksum},        {"memory", now.from},
+      {"block_bytes", TEXT(BLOCK_BYTES)}, {"ucx_library", FAKE_UCP_LIBRARY}, {NULL, NULL}};
   if (now.is_apart) {
     producer_process_start(&producer, options);
   } else {
@@ -80,13 +83,14 @@ static void open_consumer(void)
   const pair_option options[] = {{"transports", now.transport},
                                  {"checksum", now.checksum},
                                  {"memory", now.to},
+                                 {"block_bytes", TEXT(BLOCK_BYTES)},
                                  {"backoff_min_ms", "1"},
                                  {"backoff_max_ms", "1"},
                                  {"chunk_bytes", chunk_bytes},
                                  {"device_chunk_bytes", chunk_bytes},
                                  {"ucx_library", FAKE_UCP_LIBRARY},
                                  {NULL, NULL}};
-  (void)snprintf(chunk_bytes, sizeof(chunk_bytes), "%d", CHUNK_BLOCKS * PAIR_REGIONS * PAIR_BLOCK_BYTES);
+  (void)snprintf(chunk_bytes, sizeof(chunk_bytes), "%d", CHUNK_BLOCKS * PAIR_REGIONS * BLOCK_BYTES);
   pair_open_node(&p.consumer, options);
 }
 
@@ -94,7 +98,7 @@ static void open_consumer(void)
 static void close_dead_producer(void)
 {
   const uint64_t until_ns = kvf_clock_now() + kvf_ms_to_ns(PATIENCE_MS);
-  producer_process_release(&producer);
+  (void)close(producer.child.channel);
   while (driver->is_linked && test_memory_imports() > imports_before) {
     assert_true(kvf_clock_now() < until_ns);
     pair_sleep_ms(1);
@@ -121,37 +125,14 @@ typedef struct round {
   bool is_live;           /* when the load begins: its copies are most of it */
   uint64_t copies_before; /* the load */
   pair_ticket ticket;
-  kvf_report report;
-  bool is_released;
+  pair_result result;
 } round;
-
-static void sleep_us(uint64_t us)
-{
-  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-  (void)nanosleep(&pause, NULL);
-}
-
-/* The load's report and then its release, if they come so soon. */
-static void take_events(round *r, uint64_t within_us)
-{
-  const uint64_t until_ns = kvf_clock_now() + within_us * 1000;
-  while (!r->is_released && kvf_clock_now() < until_ns) {
-    kvf_event event;
-    if (kvf_node_poll(p.consumer.node, &event, 1) == 0) {
-      sleep_us(20);
-    } else if (event.id == r->seed && event.kind == KVF_EVENT_LOAD) {
-      r->report = event.u.report;
-    } else if (event.id == r->seed && event.kind == KVF_EVENT_RELEASED) {
-      r->is_released = true;
-    }
-  }
-}
 
 /* $KVFERRY_TEST_SEEDS of them, or as many as a run of all tests has time for. */
 static unsigned seeds_count(void)
 {
   const char *asked = getenv("KVFERRY_TEST_SEEDS");
-  const unsigned usual = (PAIR_BLOCK_BYTES > 4096 ? 40u : 150u) / (now.is_apart ? 2 : 1);
+  const unsigned usual = (BLOCK_BYTES > 4096 ? 40u : 150u) / (now.is_apart ? 2 : 1);
   return asked != NULL ? (unsigned)strtoul(asked, NULL, 10) : SANITIZED ? usual / 4 : usual;
 }
 
@@ -188,20 +169,20 @@ static void make_trouble(round *r)
   if (is_before_copies) {
     hold_copies(r);
   } else {
-    sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
+    pair_sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
   }
   switch (r->trouble) {
     case LEASE_ENDS:
-      producer_process_write_over(&producer, &r->ticket, r->next);
+      producer_process_overwrite(&producer, &r->ticket, 0, r->next);
       break;
     case ABORTED:
       (void)kvf_load_abort(p.consumer.node, r->seed);
       break;
     case STOPPED:
-      producer_process_stop(&producer);
-      take_events(r, kvf_prng_below(&r->prng, 4 * usual_us[r->is_live]));
-      counts.loaded_from_stopped += r->is_released && r->report.status == KVF_OK;
-      producer_process_continue(&producer);
+      assert_true(child_stop(&producer.child));
+      (void)pair_poll_load(&p.consumer, r->seed, kvf_prng_below(&r->prng, 4 * usual_us[r->is_live]), &r->result);
+      counts.loaded_from_stopped += r->result.load_released && r->result.report.status == KVF_OK;
+      assert_true(child_continue(&producer.child));
       break;
     case KILLED:
       producer_process_kill(&producer);
@@ -210,7 +191,7 @@ static void make_trouble(round *r)
       break;
   }
   if (is_before_copies) {
-    sleep_us(WRITTEN_US);
+    pair_sleep_us(WRITTEN_US);
     fake_cuda_stall_device(0, false);
   }
 }
@@ -254,16 +235,16 @@ static bool is_expected(trouble what, kvf_status refused)
 /* Each block that D is told is good has the lease's bytes. */
 static void judge(const round *r)
 {
-  const kvf_status status = (kvf_status)r->report.status;
-  for (uint32_t i = 0; i < r->report.prefix; i++) {
+  const kvf_status status = (kvf_status)r->result.report.status;
+  for (uint32_t i = 0; i < r->result.report.prefix; i++) {
     counts.wrong += pair_is_written(&p.consumer, FIRST + i, r->value) ? 0 : 1;
   }
   counts.loaded[r->trouble] += status == KVF_OK;
   counts.refused[r->trouble] += status != KVF_OK;
-  const bool is_good = status == KVF_OK ? r->report.prefix == BLOCKS : is_expected(r->trouble, status);
+  const bool is_good = status == KVF_OK ? r->result.report.prefix == BLOCKS : is_expected(r->trouble, status);
   if (!is_good || (counts.wrong > 0 && now.breach == KEEPS_RULES)) {
     fail_msg("seed %llu, %s: %s, %u blocks are said to be good, %u of them wrongly", (unsigned long long)r->seed,
-             trouble_names[r->trouble], kvf_status_name(status), r->report.prefix, counts.wrong);
+             trouble_names[r->trouble], kvf_status_name(status), r->result.report.prefix, counts.wrong);
   }
 }
 
@@ -274,7 +255,7 @@ static void end_round(const round *r)
   if (r->trouble == KILLED) {
     close_dead_producer();
   } else if (r->trouble != LEASE_ENDS) {
-    producer_process_write_over(&producer, &r->ticket, r->next);
+    producer_process_overwrite(&producer, &r->ticket, 0, r->next);
   }
   pair_finish(&p.consumer);
   for (uint32_t i = 0; i < BLOCKS; i++) {
@@ -297,7 +278,7 @@ static void run_round(uint64_t seed)
   const uint32_t first = (uint32_t)kvf_prng_below(&r.prng, PAIR_BLOCKS);
   fake_cuda_seed(seed);
   producer_process_write(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
-  sleep_us(r.is_live ? WRITTEN_US : 0);
+  pair_sleep_us(r.is_live ? WRITTEN_US : 0);
   if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
     write_destination(0);              /* as engines zero new blocks */
   }
@@ -309,8 +290,7 @@ static void run_round(uint64_t seed)
   if (r.trouble != UNDISTURBED) {
     make_trouble(&r);
   }
-  take_events(&r, PATIENCE_MS * UINT64_C(1000));
-  assert_true(r.is_released);
+  assert_true(pair_poll_load(&p.consumer, seed, PATIENCE_MS * UINT64_C(1000), &r.result));
   if (r.trouble == UNDISTURBED) {
     usual_us[r.is_live] = 1 + (kvf_clock_now() - begin_ns) / 1000;
   }
@@ -511,7 +491,5 @@ TEST(apart_writing_into_a_lease_is_seen)
 
 int main(int argc, char **argv)
 {
-  const char *argument = argc > 1 ? argv[1] : NULL;
-  const bool is_producer = argument != NULL && strcmp(argument, "--producer") == 0;
-  return is_producer ? producer_process_main() : test_run(argument);
+  return producer_process_main(argc, argv);
 }

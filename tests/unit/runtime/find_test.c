@@ -21,17 +21,10 @@ static char producer_at[KVF_ADDRESS_TEXT_BYTES];
 
 static void open_control(const char *key_file, const char *tls, const char *peers)
 {
-  kvf_config config;
+  const pair_option options[] = {{"listen", ""},   {"key_file", key_file}, {"tls", tls},
+                                 {"peers", peers}, {"log_level", "error"}, {NULL, NULL}};
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.block_tokens = PAIR_BLOCK_TOKENS;
-  assert_int_equal(kvf_config_identity(&config, "model", "test"), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "listen", "", message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "key_file", key_file, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "tls", tls, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "peers", peers, message), KVF_OK);
-  assert_int_equal(kvf_config_set(&config, "log_level", "error", message), KVF_OK);
-  if (kvf_node_open(&config, &control, message) != KVF_OK) {
+  if (pair_open_bare(options, &control, message) != KVF_OK) {
     fail_msg("node: %s", message);
   }
 }
@@ -89,14 +82,7 @@ static pair_ticket take(kvf_node *node, uint64_t id)
 
 static void assert_loads(const pair_ticket *found)
 {
-  pair_result result;
-  const uint64_t id = pair_begin(&p.consumer, found, 20);
-  pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
-  assert_int_equal(result.report.status, KVF_OK);
-  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-  for (uint32_t i = 0; i < COUNT; i++) {
-    assert_true(pair_holds(&p.consumer, 20 + i, SEED, i));
-  }
+  pair_fetch_whole(&p.consumer, found, 20);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
 }
 

@@ -1,25 +1,11 @@
 /* A producer that has forked a child is killed, and the child lives on: the consumer sees the end at once, and the
  * producer's address is free for the one that takes its place. */
-#include "producer_process.h"
+#include <unistd.h>
+
+#include "pair.h"
 #include "test.h"
 
 #define COUNT 4
-
-static kvf_status load(pair_node *consumer, const pair_ticket *ticket)
-{
-  pair_result result;
-  pair_wait(consumer, pair_begin(consumer, ticket, 32), PAIR_LATE_MS, &result);
-  assert_true(result.loaded && result.load_released);
-  return (kvf_status)result.report.status;
-}
-
-static void load_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t seed)
-{
-  assert_int_equal(load(consumer, ticket), KVF_OK);
-  for (uint32_t i = 0; i < COUNT; i++) {
-    assert_true(pair_holds(consumer, 32 + i, seed, i));
-  }
-}
 
 static void outlive(const char *transports)
 {
@@ -31,23 +17,23 @@ static void outlive(const char *transports)
   pair_open_node(&consumer, options);
   producer_process_start(&producer, options);
   producer_process_offer(&producer, 0, COUNT, 1, &ticket);
-  load_whole(&consumer, &ticket, 1);
+  pair_fetch_whole(&consumer, &ticket, 32);
   producer_process_fork(&producer);
   producer_process_offer(&producer, 8, COUNT, 2, &ticket);
-  load_whole(&consumer, &ticket, 2); /* the child has closed its copy of the node */
+  pair_fetch_whole(&consumer, &ticket, 32); /* the child has closed its copy of the node */
   assert_int_equal(kvf_node_peers(consumer.node, &peer, 1), 1);
 
   producer_process_offer(&producer, 16, COUNT, 3, &ticket);
   producer_process_kill(&producer);
-  assert_int_equal(load(&consumer, &ticket), KVF_PEER_DOWN);
+  assert_int_equal(pair_fetch(&consumer, &ticket, 32, NULL), KVF_PEER_DOWN);
 
   pair_node next;
   const pair_option same_place[] = {{"transports", transports}, {"listen", peer.address}, {NULL, NULL}};
   pair_open_node(&next, same_place);
   pair_offer(&next, 0, COUNT, 4, true, &ticket);
-  load_whole(&consumer, &ticket, 4);
+  pair_fetch_whole(&consumer, &ticket, 32);
   pair_close_node(&next);
-  producer_process_release(&producer);
+  (void)close(producer.child.channel);
   pair_close_node(&consumer);
 }
 
@@ -63,6 +49,5 @@ TEST(a_killed_producers_child_holds_nothing_of_it_local)
 
 int main(int argc, char **argv)
 {
-  bool is_producer = argc > 1 && strcmp(argv[1], "--producer") == 0;
-  return is_producer ? producer_process_main() : test_run(NULL);
+  return producer_process_main(argc, argv);
 }

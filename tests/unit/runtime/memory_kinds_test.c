@@ -20,23 +20,12 @@ static pair_option const *options(const char *memory, const char *transports, co
   return list;
 }
 
-static kvf_status load_status(pair *p, const pair_ticket *ticket)
-{
-  pair_result result;
-  pair_wait(&p->consumer, pair_begin(&p->consumer, ticket, FIRST), PAIR_LATE_MS, &result);
-  assert_true(result.load_released);
-  return (kvf_status)result.report.status;
-}
-
 /* Over the transport of this name. */
 static void expect_load(pair *p, uint32_t seed, const char *transport)
 {
   pair_ticket ticket;
   pair_offer(&p->producer, 0, BLOCKS, seed, true, &ticket);
-  assert_int_equal(load_status(p, &ticket), KVF_OK);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p->consumer, FIRST + i, seed, i));
-  }
+  pair_fetch_whole(&p->consumer, &ticket, FIRST);
   assert_true(pair_logged(&p->consumer, "loads go over", transport));
 }
 
@@ -162,7 +151,7 @@ TEST(none_that_serves_is_an_error_of_its_own)
   pair_ticket ticket;
   open_unserved(&p, "local");
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
-  assert_int_equal(load_status(&p, &ticket), KVF_TRANSFER_SETUP);
+  assert_int_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_TRANSFER_SETUP);
   assert_true(pair_logged(&p.consumer, "loads go over no transport",
                           "(local: does not bring test memory into host memory, tcp: not offered)"));
   assert_int_equal(pair_stat(&p.consumer, "peer_failures", ""), 0); /* the peer is well */
@@ -218,7 +207,7 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   pair_open_node(&p.producer, options(producer, transport, checksum));
   pair_open_node(&p.consumer, options(consumer, transport, checksum));
   pair_offer(&p.producer, 0, blocks, 1, true, &ticket);
-  assert_int_equal(load_status(&p, &ticket), KVF_OK);
+  assert_int_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_OK);
   pair_offer(&p.producer, 1, blocks, 2, true, &ticket);
   if (strcmp(checksum, "on") == 0) {
     pair_sleep_ms(100); /* until its checksums are made */
@@ -228,20 +217,8 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
-  uint32_t destination[PAIR_BLOCKS];
-  for (uint32_t i = 0; i < blocks; i++) {
-    destination[i] = FIRST + i;
-  }
-  const kvf_load_params load = {.request_id = info.id,
-                                .ticket = ticket.text,
-                                .ticket_bytes = ticket.bytes,
-                                .prompt = ticket.prompt,
-                                .destination = {.ids = destination, .counts = &ticket.count, .groups = 1},
-                                .timeout_ms = 2000};
-  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
-  pair_result result;
-  pair_wait(&p.consumer, info.id, PAIR_LATE_MS, &result);
-  assert_true(result.load_released);
+  assert_int_equal(pair_load_within(&p.consumer, &ticket, info.id, FIRST, NULL, 2000), KVF_OK);
+  const pair_result result = pair_wait(&p.consumer, info.id);
   assert_int_equal(result.report.prefix, 0);
   if (result.report.status != (int)expected) {
     fail_msg("%s to %s over %s: %s", producer, consumer, transport, kvf_status_name(result.report.status));

@@ -199,15 +199,12 @@ TEST(end_of_registration_waits_for_loads)
 {
   pair p;
   pair_ticket ticket;
-  pair_result result;
   pair_open(&p, NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
-  pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.load_released);
-  assert_int_equal(result.report.status, KVF_ABORTED);
+  assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_ABORTED);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_INVALID);
   pair_close(&p);

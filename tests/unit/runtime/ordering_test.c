@@ -44,40 +44,24 @@ static bool is_untouched(void)
   return untouched;
 }
 
-/* The load's next event within a while; 0: none. */
-static kvf_event_kind next_event(uint32_t timeout_ms, kvf_report *report)
-{
-  const uint64_t until_ms = pair_now_ms() + timeout_ms;
-  kvf_event found = {0};
-  while (kvf_node_poll(p.consumer.node, &found, 1) == 0 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
-  }
-  if (found.kind == KVF_EVENT_LOAD) {
-    *report = found.u.report;
-  }
-  return found.kind;
-}
-
 static void expect_over(kvf_status status)
 {
-  kvf_report report = {0};
-  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_LOAD);
-  assert_int_equal(report.status, status);
-  assert_int_equal(next_event(PAIR_LATE_MS, &report), KVF_EVENT_RELEASED);
+  pair_result result = {0};
+  assert_true(pair_poll_load(&p.consumer, 900, PAIR_LATE_MS * UINT64_C(1000), &result));
+  assert_int_equal(result.report.status, status);
 }
 
 static void expect_loaded(uint32_t seed)
 {
   expect_over(KVF_OK);
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p.consumer, FIRST + i, seed, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, FIRST, BLOCKS, seed));
 }
 
 static void expect_nothing(void)
 {
-  kvf_report report = {0};
-  assert_int_equal(next_event(A_WHILE_MS, &report), 0);
+  pair_result result = {0};
+  (void)pair_poll_load(&p.consumer, 900, A_WHILE_MS * UINT64_C(1000), &result);
+  assert_false(result.loaded);
   assert_true(is_untouched());
 }
 
@@ -226,18 +210,7 @@ TEST(a_load_that_waits_has_its_outcome_by_its_deadline)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
-  uint32_t destination[BLOCKS];
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    destination[i] = FIRST + i;
-  }
-  const kvf_load_params load = {.request_id = 900,
-                                .ticket = ticket.text,
-                                .ticket_bytes = ticket.bytes,
-                                .prompt = ticket.prompt,
-                                .destination = {.ids = destination, .counts = &ticket.count, .groups = 1},
-                                .timeout_ms = 100,
-                                .after = &point};
-  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_OK);
+  assert_int_equal(pair_load_within(&p.consumer, &ticket, 900, FIRST, &point, 100), KVF_OK);
   expect_over(KVF_DEADLINE);
   assert_true(is_untouched());
   close_pair(); /* which gives its mark back */

@@ -238,14 +238,10 @@ TEST(no_common_transport_is_transfer_setup)
   const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
   pair p;
   pair_ticket ticket;
-  pair_result result;
   pair_open_node(&p.producer, local_only);
   pair_open_node(&p.consumer, tcp_only);
   pair_offer(&p.producer, 0, 4, 1, true, &ticket);
-  uint64_t id = pair_begin(&p.consumer, &ticket, 20);
-  pair_wait(&p.consumer, id, 10000, &result);
-  assert_true(result.load_released);
-  assert_int_equal(result.report.status, KVF_TRANSFER_SETUP);
+  assert_int_equal(pair_fetch(&p.consumer, &ticket, 20, NULL), KVF_TRANSFER_SETUP);
   pair_close(&p);
 }
 
@@ -256,19 +252,11 @@ TEST(loads_are_the_same_inline_or_not)
   for (size_t i = 0; i < 2; i++) {
     const pair_option options[] = {{"inline_bytes", inline_bytes[i]}, {NULL, NULL}};
     pair p;
-    pair_ticket tickets[4];
-    uint64_t ids[4] = {0};
     pair_open(&p, options);
     for (uint32_t j = 0; j < 4; j++) {
-      pair_offer(&p.producer, j, 8, j + 1, true, &tickets[j]);
-      assert_int_equal(pair_request(&p.consumer, &tickets[j], &tickets[j].prompt, &ids[j]), KVF_OK);
-      pair_result result;
-      assert_int_equal(pair_load(&p.consumer, &tickets[j], ids[j], 8 * j), KVF_OK);
-      pair_wait(&p.consumer, ids[j], 10000, &result);
-      assert_int_equal(result.report.status, KVF_OK);
-      for (uint32_t k = 0; k < 8; k++) {
-        assert_true(pair_holds(&p.consumer, 8 * j + k, j + 1, k));
-      }
+      pair_ticket ticket;
+      pair_offer(&p.producer, j, 8, j + 1, true, &ticket);
+      pair_fetch_whole(&p.consumer, &ticket, 8 * j);
     }
     pair_close(&p);
   }
@@ -314,14 +302,6 @@ static uintptr_t new_page(void)
   return (uintptr_t)page;
 }
 
-static void load_well(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
-{
-  pair_result result;
-  pair_wait(consumer, pair_begin(consumer, ticket, first), 10000, &result);
-  assert_int_equal(result.report.status, KVF_OK);
-  assert_true(pair_holds(consumer, first, 2, 0));
-}
-
 /* P2, P6: neither the clock nor the caller waits for a copy that does not come back, be it the first try, which the
  * caller's thread hands over, or a later one, which the node's own does. */
 static void load_from_a_stuck_page(bool retried)
@@ -331,7 +311,6 @@ static void load_from_a_stuck_page(bool retried)
   pair p;
   pair_ticket ticket;
   pair_ticket other;
-  pair_result result;
   uint64_t id = 0;
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 4, 1, !retried, &ticket);
@@ -340,7 +319,7 @@ static void load_from_a_stuck_page(bool retried)
     assert_true(pair_wait_stat(&p.consumer, "load_retries", "", 3, 10000));
   } else {
     pair_offer(&p.producer, 30, 4, 2, true, &other); /* from now on there is a link */
-    load_well(&p.consumer, &other, 40);
+    pair_fetch_whole(&p.consumer, &other, 40);
   }
   uintptr_t page = first_page(&p.producer);
   int fd = make_page_stick(page);
@@ -350,12 +329,11 @@ static void load_from_a_stuck_page(bool retried)
     } else {
       id = pair_begin(&p.consumer, &ticket, 20);
     }
-    pair_poll_for(&p.consumer, id, 10000, &result);
-    bool load_released = result.load_released;
+    const pair_result result = pair_poll_for(&p.consumer, id, 10000);
     free_page(fd, page);
     assert_true(result.loaded);
     assert_int_equal(result.report.status, KVF_DEADLINE);
-    assert_false(load_released);
+    assert_false(result.load_released);
     assert_true(result.decided);
   }
   pair_close(&p);
@@ -396,7 +374,7 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
   if (fd >= 0) {
     (void)pair_begin(&p.consumer, &stuck[0], 20);
     (void)pair_begin(&p.consumer, &stuck[1], 30);
-    load_well(&p.consumer, &ticket, 40);
+    pair_fetch_whole(&p.consumer, &ticket, 40);
     assert_int_equal(pair_stat(&p.consumer, "loads_done", ""), 1);
     free_page(fd, page);
     assert_true(pair_wait_stat(&p.consumer, "loads_done", "", 3, 10000));
@@ -428,7 +406,6 @@ TEST(stuck_check_is_no_matter_of_other_producers)
   pair p;
   pair_node healthy;
   pair_ticket tickets[2];
-  pair_result result;
   uintptr_t page = new_page();
   int fd = make_page_stick(page);
   pair_open(&p, options);
@@ -439,11 +416,10 @@ TEST(stuck_check_is_no_matter_of_other_producers)
     describe_page(&p.producer, page);
     uint64_t id = pair_begin(&p.consumer, &tickets[0], 20);
     uint64_t began_ms = pair_now_ms();
-    load_well(&p.consumer, &tickets[1], 40);
+    pair_fetch_whole(&p.consumer, &tickets[1], 40);
     assert_true(pair_now_ms() < began_ms + 1000);
     assert_true(pair_logged(&p.consumer, "loads go over local", NULL));
-    pair_wait(&p.consumer, id, 10000, &result);
-    assert_int_equal(result.report.status, KVF_OK);
+    assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);
     assert_true(pair_logged(&p.consumer, "loads go over tcp (local: handshake_timeout)", NULL));
   }
   pair_close(&p); /* nor does this wait for it */

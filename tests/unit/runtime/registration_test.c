@@ -49,23 +49,10 @@ static void fill(uint32_t with)
   }
 }
 
-static void expect_whole(uint64_t id)
-{
-  pair_result result;
-  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
-  assert_true(result.load_released);
-  if (result.report.status != KVF_OK) {
-    fail_msg("the load: %s", kvf_status_name(result.report.status));
-  }
-  for (uint32_t i = 0; i < BLOCKS; i++) {
-    assert_true(pair_holds(&p.consumer, FIRST + i, seed, i));
-  }
-}
-
 static void load(void)
 {
   pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
-  expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+  pair_fetch_whole(&p.consumer, &ticket, FIRST);
 }
 
 /* Two nodes with a link, over which a load has come. */
@@ -124,7 +111,7 @@ static void move_under_a_link(size_t way, bool turns)
   pair_offer(&p.producer, 0, BLOCKS, ++seed, false, &ticket);
   describe(parts, true);
   move_producer(turns);
-  expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+  pair_fetch_whole(&p.consumer, &ticket, FIRST);
   pair_layout = NULL;
 }
 
@@ -158,7 +145,7 @@ PAIR_TEST(blocks_come_from_the_new_memory)
     if (way == UCX) { /* else its endpoint may fail first, and the load over it */
       wait_until_heard();
     }
-    expect_whole(pair_begin(&p.consumer, &ticket, FIRST));
+    pair_fetch_whole(&p.consumer, &ticket, FIRST);
     load();
     pair_close(&p);
   }
@@ -190,7 +177,6 @@ PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
 /* But not while a copy has yet to end that no cancel takes back. */
 PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
 {
-  pair_result result;
   pair_open(&p, over[1]);
   load();
   const unsigned imports = test_memory_imports();
@@ -205,9 +191,7 @@ PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
   pair_sleep_ms(20);
   assert_int_equal(test_memory_imports(), imports);
   atomic_store(&test_memory_stalls, false);
-  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
-  assert_true(result.load_released);
-  assert_int_not_equal(result.report.status, KVF_OK);
+  assert_int_not_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);
   assert_true(test_memory_is_released());
 }
 
@@ -215,13 +199,10 @@ PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
 PAIR_TEST(a_producer_without_memory_fails_loads_and_comes_back)
 {
   for (size_t way = 0; way < ways(); way++) {
-    pair_result result;
     open_linked(way);
     pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
     assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
-    pair_wait(&p.consumer, pair_begin(&p.consumer, &ticket, FIRST), PAIR_LATE_MS, &result);
-    assert_true(result.load_released);
-    assert_int_not_equal(result.report.status, KVF_OK);
+    assert_int_not_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_OK);
     pair_move(&p.producer);
     load();
     pair_close(&p);

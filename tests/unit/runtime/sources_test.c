@@ -49,16 +49,12 @@ static uint64_t begin(void)
 
 static void assert_whole(uint64_t id)
 {
-  pair_result result;
-  pair_wait(&p.consumer, id, TIMEOUT_MS, &result);
-  assert_true(result.load_released && result.decided);
+  const pair_result result = pair_wait(&p.consumer, id);
   assert_int_equal(result.report.status, KVF_OK);
   assert_int_equal(result.report.prefix, COUNT);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
   assert_int_equal(result.verdict.recompute_tokens, 0);
-  for (uint32_t i = 0; i < COUNT; i++) {
-    assert_true(pair_holds(&p.consumer, i, SEED, i));
-  }
+  assert_true(pair_holds_all(&p.consumer, 0, COUNT, SEED));
 }
 
 static uint64_t blocks_from(const char *address)

@@ -39,17 +39,17 @@ static cpu_set_t only(size_t cpu)
   return set;
 }
 
-static bool is_ours(const char *thread)
+static bool is_named(const char *thread, const char *wanted)
 {
-  char link_id[300];
-  char name[8] = "";
-  (void)snprintf(link_id, sizeof(link_id), "/proc/self/task/%s/comm", thread);
-  FILE *file = fopen(link_id, "re");
-  bool good = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, "kvf-", 4) == 0;
+  char path[300];
+  char name[32] = "";
+  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
+  FILE *file = fopen(path, "re");
+  const bool is = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, wanted, strlen(wanted)) == 0;
   if (file != NULL) {
     (void)fclose(file);
   }
-  return good;
+  return is;
 }
 
 /* That all of the library's threads may run there, and nowhere else, and are of the usual class. */
@@ -59,7 +59,7 @@ static void expect_threads_on(const cpu_set_t *expected)
   DIR *threads = opendir("/proc/self/task");
   assert_non_null(threads);
   for (const struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
-    if (is_ours(entry->d_name)) {
+    if (is_named(entry->d_name, "kvf-")) {
       cpu_set_t set;
       pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
       assert_int_equal(sched_getaffinity(thread, sizeof(set), &set), 0);
@@ -96,19 +96,6 @@ static long slack_of(const char *thread)
     (void)fclose(file);
   }
   return is_read ? strtol(text, NULL, 10) : 1; /* the kernel tells not everybody */
-}
-
-static bool is_named(const char *thread, const char *wanted)
-{
-  char path[300];
-  char name[32] = "";
-  (void)snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
-  FILE *file = fopen(path, "re");
-  const bool is = file != NULL && fgets(name, sizeof(name), file) != NULL && strncmp(name, wanted, strlen(wanted)) == 0;
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-  return is;
 }
 
 static const char *const polling[] = {"kvf-copy", "kvf-checksums", "kvf-ordering"};
@@ -180,12 +167,6 @@ CPUS_TEST(a_list_is_obeyed)
 
 TEST(a_list_of_cpus_that_are_not_there_is_refused)
 {
-  kvf_config config;
-  kvf_node *node;
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  assert_int_equal(kvf_config_set(&config, "thread_cpus", "1022-1023", message), KVF_OK);
-  assert_int_equal(kvf_node_open(&config, &node, message), KVF_INVALID);
-  assert_null(node);
-  assert_string_equal(message, "thread_cpus = \"1022-1023\": this process may use none of these CPUs");
+  pair_expect_refused((const pair_option[]){{"thread_cpus", "1022-1023"}, {NULL, NULL}}, KVF_INVALID,
+                      "thread_cpus = \"1022-1023\": this process may use none of these CPUs");
 }

@@ -26,21 +26,9 @@ static void open_node(pair_node *n, const char *key_file, const char *tls, const
 static kvf_status load(pair *p, uint32_t seed)
 {
   pair_ticket ticket;
-  pair_result result;
-  uint64_t id = 0;
   pair_offer(&p->producer, 0, BLOCKS / 2, seed, true, &ticket);
-  kvf_status status = pair_request(&p->consumer, &ticket, &ticket.prompt, &id);
-  status = status == KVF_OK ? pair_load(&p->consumer, &ticket, id, 10) : status;
-  if (status == KVF_OK) {
-    pair_wait(&p->consumer, id, PATIENCE_MS, &result);
-    assert_true(result.load_released && result.decided);
-    status = (kvf_status)result.report.status;
-  }
-  for (uint32_t i = 0; status == KVF_OK && i < BLOCKS / 2; i++) {
-    assert_true(pair_holds(&p->consumer, 10 + i, seed, i));
-  }
-  (void)kvf_lease_end(p->producer.node, &ticket.lease);
-  (void)kvf_lease_release(p->producer.node, ticket.lease.id);
+  const kvf_status status = pair_fetch(&p->consumer, &ticket, 10, NULL);
+  pair_take_back(&p->producer, &ticket);
   return status;
 }
 
@@ -204,14 +192,8 @@ TEST(silent_strangers_are_few_and_short_lived)
 
 TEST(no_tls_without_a_key)
 {
-  kvf_config config;
-  kvf_node *node = NULL;
-  char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_config_init(&config);
-  config.block_tokens = 16;
-  assert_int_equal(kvf_config_set(&config, "tls", "always", message), KVF_OK);
-  assert_int_equal(kvf_node_open(&config, &node, message), KVF_INVALID);
-  assert_string_equal(message, "tls = always needs a shared key (option key_file)");
+  pair_expect_refused((const pair_option[]){{"tls", "always"}, {NULL, NULL}}, KVF_INVALID,
+                      "tls = always needs a shared key (option key_file)");
 }
 
 int main(void)

@@ -298,7 +298,6 @@ SET_TEST(options_of_a_request_come_before_the_nodes)
 {
   kvf_request_options options;
   kvf_request_info info;
-  pair_result result;
   kvf_request_options_init(p.consumer.node, &options);
   assert_int_equal(options.policy, KVF_POLICY_RECOMPUTE);
   assert_int_equal(kvf_request_options_set(&options, "policy", "fail", NULL), KVF_OK);
@@ -310,8 +309,7 @@ SET_TEST(options_of_a_request_come_before_the_nodes)
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_EXISTS);
   assert_int_equal(pair_load(&p.consumer, &ticket, info.id, 20), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, info.id), KVF_OK);
-  pair_wait(&p.consumer, info.id, 10000, &result);
-  assert_true(result.decided);
+  const pair_result result = pair_wait(&p.consumer, info.id);
   assert_int_equal(result.verdict.action, KVF_ACTION_FAIL);
   assert_int_equal(result.verdict.status, KVF_ABORTED);
 }
@@ -363,10 +361,8 @@ TEST(a_load_beyond_loads_max_is_recomputed)
   assert_int_equal(pair_request(&p.consumer, &other, &other.prompt, &id), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &other, id, COUNT), KVF_NO_RESOURCE);
   assert_recomputed_at_once(id);
-  pair_result result;
   pair_publish(&p.producer, &ticket);
-  pair_wait(&p.consumer, first, 10000, &result);
-  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+  assert_int_equal(pair_wait(&p.consumer, first).verdict.action, KVF_ACTION_USE);
   pair_close(&p);
 }
 
@@ -422,7 +418,6 @@ static void load_parts(const char *transport)
 {
   const pair_option options[] = {{"transports", transport}, {NULL, NULL}};
   kvf_part parts[2][2 * PAIR_REGIONS];
-  pair_result result;
   for (int here = 0; here < 2; here++) {
     lay_out(parts[here], here == 1);
     const kvf_layout layout = {
@@ -432,9 +427,7 @@ static void load_parts(const char *transport)
   }
   pair_layout = NULL;
   pair_offer(&p.producer, 0, COUNT, 1, true, &ticket);
-  uint64_t id = pair_begin(&p.consumer, &ticket, 0);
-  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
-  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(pair_wait(&p.consumer, pair_begin(&p.consumer, &ticket, 0)).report.status, KVF_OK);
   for (uint32_t i = 0; i < COUNT; i++) {
     assert_true(is_reordered(ticket.blocks[i], i));
   }
@@ -474,14 +467,13 @@ static void register_layers(pair_node *node, uint32_t first, uint32_t layers, co
 static void load_a_stage(const char *transport)
 {
   const pair_option options[] = {{"transports", transport}, {"chunk_bytes", "4096"}, {NULL, NULL}};
-  pair_result result;
   register_layers(&p.producer, 0, PAIR_REGIONS, options);
   register_layers(&p.consumer, 1, PAIR_REGIONS - 1, options);
   pair_groups = 2;
   pair_offer(&p.producer, 0, COUNT, 1, true, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 0);
   pair_groups = 1;
-  pair_wait(&p.consumer, id, PAIR_LATE_MS, &result);
+  const pair_result result = pair_wait(&p.consumer, id);
   assert_int_equal(result.report.status, KVF_OK);
   assert_int_equal(result.report.prefix, 2 * COUNT);
   for (uint32_t layer = 1; layer < PAIR_REGIONS; layer++) {
@@ -504,9 +496,7 @@ TEST(a_stage_gets_its_layers)
 /* Blocks that are neighbours on both sides are one piece, in each region. */
 SET_TEST(pieces_are_counted)
 {
-  pair_result result;
   pair_publish(&p.producer, &ticket);
-  pair_wait(&p.consumer, pair_begin(&p.consumer, &ticket, 0), PAIR_LATE_MS, &result);
-  assert_int_equal(result.report.status, KVF_OK);
+  pair_fetch_whole(&p.consumer, &ticket, 0);
   assert_int_equal(pair_stat(&p.consumer, "read_pieces", ""), PAIR_REGIONS * COUNT); /* every other block there */
 }

@@ -1,3 +1,4 @@
+/* Who speaks the protocol by hand: see stranger.h. */
 #include "stranger.h"
 
 #include <sys/socket.h>
@@ -135,10 +136,10 @@ kvf_refused stranger_expect_refused(stranger *s)
   return refused;
 }
 
-void stranger_key_file(const char *key, char link_id[64])
+void stranger_key_file(const char *key, char path[64])
 {
-  (void)snprintf(link_id, 64, "stranger.XXXXXX");
-  int fd = mkstemp(link_id);
+  (void)snprintf(path, 64, "stranger.XXXXXX");
+  int fd = mkstemp(path);
   assert_true(fd >= 0);
   assert_int_equal(write(fd, key, strlen(key)), (ssize_t)strlen(key));
   (void)close(fd);

@@ -1,9 +1,4 @@
-#include "producer_process.h"
-
-#include "../../cuda_driver.h"
-#include "fake_cuda.h"
-#include "test.h"
-
+/* A producer in a process of its own: see pair.h. */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +6,11 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "../cuda_driver.h"
+#include "fake_cuda.h"
+#include "pair.h"
+#include "test.h"
 
 #define WRITES_BEFORE 30
 #define READ_MS 5 /* readers come to a lease that has been written over */
@@ -131,7 +131,7 @@ static bool carry_out(pair_node *node, order *what)
   return true;
 }
 
-int producer_process_main(void)
+static int run_producer(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   option_text texts[PRODUCER_OPTIONS_MAX];
@@ -143,19 +143,25 @@ int producer_process_main(void)
     options[i] = (pair_option){texts[i].name, texts[i].value};
   }
   pair_node node;
-  order *what = calloc(1, sizeof(*what));
+  order what;
   pair_open_node(&node, options);
   if (node.memory == KVF_MEMORY_CUDA) {
     (void)cuda_driver_enter();
   }
-  while (what != NULL && child_receive(STDIN_FILENO, what, sizeof(*what))) {
-    if (!carry_out(&node, what) || !child_send(STDIN_FILENO, what, sizeof(*what))) {
+  while (child_receive(STDIN_FILENO, &what, sizeof(what))) {
+    if (!carry_out(&node, &what) || !child_send(STDIN_FILENO, &what, sizeof(what))) {
       break;
     }
   }
-  free(what);
   pair_close_node(&node);
   return EXIT_SUCCESS;
+}
+
+int producer_process_main(int argc, char **argv)
+{
+  const char *argument = argc > 1 ? argv[1] : NULL;
+  const bool is_producer = argument != NULL && strcmp(argument, "--producer") == 0;
+  return is_producer ? run_producer() : test_run(argument);
 }
 
 /* ---- the test ---- */
@@ -185,25 +191,10 @@ void producer_process_end(producer_process *process)
   assert_int_equal(WEXITSTATUS(status), EXIT_SUCCESS);
 }
 
-void producer_process_stop(producer_process *process)
-{
-  assert_true(child_stop(&process->child));
-}
-
-void producer_process_continue(producer_process *process)
-{
-  assert_true(child_continue(&process->child));
-}
-
 void producer_process_kill(producer_process *process)
 {
   assert_int_equal(kill(process->child.pid, SIGKILL), 0);
   assert_int_equal(waitpid(process->child.pid, NULL, 0), process->child.pid);
-}
-
-void producer_process_release(producer_process *process)
-{
-  (void)close(process->child.channel);
 }
 
 static void give_order(producer_process *process, order *what)
@@ -219,12 +210,9 @@ static void give_order(producer_process *process, order *what)
 void producer_process_write(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
                             engine_write write, pair_ticket *ticket)
 {
-  order *what = calloc(1, sizeof(*what));
-  assert_non_null(what);
-  *what = (order){.kind = ORDER_OFFER, .first = first, .count = count, .seed = seed, .write = write};
-  give_order(process, what);
-  *ticket = what->ticket;
-  free(what);
+  order what = {.kind = ORDER_OFFER, .first = first, .count = count, .seed = seed, .write = write};
+  give_order(process, &what);
+  *ticket = what.ticket;
 }
 
 void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
@@ -233,30 +221,14 @@ void producer_process_offer(producer_process *process, uint32_t first, uint32_t 
   producer_process_write(process, first, count, seed, (engine_write){0}, ticket);
 }
 
-static void overwrite_by(producer_process *process, const pair_ticket *ticket, uint32_t seed, engine_write write)
+void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed, engine_write write)
 {
-  order *what = calloc(1, sizeof(*what));
-  assert_non_null(what);
-  *what = (order){.kind = ORDER_OVERWRITE, .seed = seed, .write = write, .ticket = *ticket};
-  give_order(process, what);
-  free(what);
-}
-
-void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed)
-{
-  overwrite_by(process, ticket, seed, (engine_write){0});
-}
-
-void producer_process_write_over(producer_process *process, const pair_ticket *ticket, engine_write write)
-{
-  overwrite_by(process, ticket, 0, write);
+  order what = {.kind = ORDER_OVERWRITE, .seed = seed, .write = write, .ticket = *ticket};
+  give_order(process, &what);
 }
 
 void producer_process_fork(producer_process *process)
 {
-  order *what = calloc(1, sizeof(*what));
-  assert_non_null(what);
-  what->kind = ORDER_FORK;
-  give_order(process, what);
-  free(what);
+  order what = {.kind = ORDER_FORK};
+  give_order(process, &what);
 }

@@ -1,9 +1,9 @@
 /* Somebody who connects to a node's control port and speaks its protocol, well or badly. Each call fails the test if it
- * takes longer than ten seconds. Bytes and frames are sent and received by ../transport/tcp_peer.h. */
+ * takes longer than ten seconds. Bytes and frames are sent and received by ../unit/transport/tcp_peer.h. */
 #ifndef KVF_TESTS_STRANGER_H
 #define KVF_TESTS_STRANGER_H
 
-#include "../transport/tcp_peer.h"
+#include "../unit/transport/tcp_peer.h"
 #include "kvferry/kvferry.h"
 #include "wire/handshake_message.h"
 #include "wire/rank_record.h"
@@ -44,6 +44,6 @@ void stranger_shake_hands(stranger *s, kvf_welcome *out);
 kvf_refused stranger_expect_refused(stranger *s);
 
 /* A file that holds this text, to be unlinked by the caller; `path` has room for 64 bytes. */
-void stranger_key_file(const char *key, char link_id[64]);
+void stranger_key_file(const char *key, char path[64]);
 
 #endif
