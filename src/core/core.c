@@ -98,13 +98,11 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   }
   kvf_wheel_init(&core->context.wheel, now_ns);
   kvf_conns_init(&core->context.conns);
-  kvf_offers_init(&core->offers, &core->context, &core->leases);
-  kvf_sessions_init(&core->sessions, &core->context, &core->pool, &core->leases, &core->offers);
+  kvf_sessions_init(&core->sessions, &core->context, &core->pool, &core->leases);
   kvf_peers_init(&core->peers, &core->context, &core->pool);
   core->peers.is_control = config->is_control;
   list_transports(core);
   kvf_requests_init(&core->requests, &core->context, &core->peers, random[1]);
-  kvf_finds_init(&core->finds, &core->context, &core->peers);
   kvf_loads_init(&core->loads, &core->context, &core->peers, &core->pool, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
@@ -162,6 +160,17 @@ kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_addres
   return kvf_peers_add_known(&core->peers, name, address);
 }
 
+void kvf_core_invite(kvf_core *core, kvf_guest *guest)
+{
+  assert(core->guest == NULL);
+  guest->context = &core->context;
+  guest->peers = &core->peers;
+  guest->leases = &core->leases;
+  kvf_list_init(&guest->events);
+  core->guest = guest;
+  core->sessions.guest = guest;
+}
+
 void kvf_core_start(kvf_core *core, uint64_t now_ns)
 {
   if (core->pool.exists) {
@@ -177,11 +186,12 @@ void kvf_core_free(kvf_core *core)
   kvf_loads_free(&core->loads);
   kvf_pool_free(&core->pool);
   kvf_requests_free(&core->requests);
-  kvf_finds_free(&core->finds);
+  if (core->guest != NULL) {
+    core->guest->leave(core->guest);
+  }
   kvf_peers_free(&core->peers);
   kvf_sessions_free(&core->sessions);
   kvf_conns_free(&core->context.conns);
-  kvf_offers_free(&core->offers);
   kvf_lease_slots_free(&core->slots);
   kvf_lease_table_free(&core->leases);
   for (uint32_t i = 0; i < KVF_KEYS_MAX; i++) {
@@ -329,12 +339,6 @@ kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *
   return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
 }
 
-kvf_status kvf_core_ticket_offer(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket, const char *text,
-                                 size_t text_bytes)
-{
-  return kvf_offers_add(&core->offers, now_ns, &ticket->lease, &ticket->prompt, text, text_bytes);
-}
-
 kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)
 {
   return kvf_lease_slots_release(&core->slots, lease_id);
@@ -460,23 +464,6 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
   return kvf_loads_is_stuck(&core->loads, request_id);
 }
 
-kvf_status kvf_core_ticket_find(kvf_core *core, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
-                                uint32_t timeout_ms, uint64_t user, uint64_t *id)
-{
-  return kvf_finds_start(&core->finds, now_ns, prompt, at, timeout_ms, user, id);
-}
-
-kvf_status kvf_core_ticket_take(kvf_core *core, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
-                                size_t *text_bytes)
-{
-  return kvf_finds_take(&core->finds, now_ns, id, text, capacity, text_bytes);
-}
-
-kvf_status kvf_core_ticket_forget(kvf_core *core, uint64_t now_ns, uint64_t id)
-{
-  return kvf_finds_forget(&core->finds, now_ns, id);
-}
-
 bool kvf_core_is_healthy(const kvf_core *core)
 {
   return core->loads.stats.overdue == 0;
@@ -554,8 +541,8 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_REQUEST:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
-      case KVF_TIMER_FIND:
-        kvf_finds_on_timer(&core->finds, now_ns, KVF_CONTAINER_OF(timer, kvf_lookup, timer));
+      case KVF_TIMER_GUEST:
+        core->guest->on_timer(core->guest, now_ns, timer);
         break;
       default:
         kvf_loads_on_timer(&core->loads, now_ns, timer);
@@ -571,17 +558,22 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
   return kvf_time_min(kvf_wheel_next_deadline(&core->context.wheel), kvf_wheel_next_deadline(&core->leases.wheel));
 }
 
+static bool guest_has_event(const kvf_core *core)
+{
+  return core->guest != NULL && !kvf_list_is_empty(&core->guest->events);
+}
+
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
          kvf_requests_next_event(&core->requests, out) ||
-         (!kvf_list_is_empty(&core->finds.events) && kvf_finds_next_event(&core->finds, now_ns, out));
+         (guest_has_event(core) && core->guest->next_event(core->guest, now_ns, out));
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
   return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->loads.events) ||
-         !kvf_list_is_empty(&core->requests.events) || !kvf_list_is_empty(&core->finds.events);
+         !kvf_list_is_empty(&core->requests.events) || guest_has_event(core);
 }
 
 /* ---- control connections ---- */
@@ -617,8 +609,8 @@ static kvf_status on_answer(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf
                             size_t body_bytes)
 {
   peer->answer_by_ns = KVF_TIME_NEVER;
-  return type == KVF_FRAME_FOUND ? kvf_finds_on_found(&core->finds, now_ns, peer, body, body_bytes)
-                                 : kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes);
+  return type == KVF_FRAME_LEASE_STATES ? kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes)
+                                        : core->guest->on_answer(core->guest, now_ns, peer, body, body_bytes);
 }
 
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
@@ -629,7 +621,7 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
   if (conn != NULL && conn->session != NULL) {
     kvf_session_on_frame(&core->sessions, conn->session, now_ns, type, body, body_bytes);
   } else if (peer != NULL && peer->state == KVF_PEER_READY &&
-             (type == KVF_FRAME_LEASE_STATES || type == KVF_FRAME_FOUND)) {
+             (type == KVF_FRAME_LEASE_STATES || (core->guest != NULL && type == core->guest->answer))) {
     if (on_answer(core, now_ns, peer, type, body, body_bytes) != KVF_OK) {
       kvf_peers_on_malformed(&core->peers, now_ns, peer);
     }
@@ -709,6 +701,13 @@ bool kvf_core_has_output(const kvf_core *core)
 
 /* ---- what the machines say to each other, and to the runtime ---- */
 
+static void tell_guest(const kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
+{
+  if (core->guest != NULL) {
+    core->guest->on_peer(core->guest, now_ns, notice);
+  }
+}
+
 static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
 {
   switch (notice->kind) {
@@ -720,14 +719,14 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       break;
     case KVF_PEER_OPEN:
       kvf_requests_on_open(&core->requests, now_ns, notice->peer, notice->status);
-      kvf_finds_on_open(&core->finds, now_ns, notice->peer, notice->status);
+      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_NAMED:
       kvf_peers_on_named(&core->peers, now_ns, notice->peer);
-      kvf_finds_on_named(&core->finds, now_ns, notice->peer);
+      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_CLOSED:
-      kvf_finds_on_closed(&core->finds, now_ns, notice->peer);
+      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_PONG:
       kvf_loads_on_pong(notice->peer);
@@ -745,8 +744,8 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   }
   if (kvf_lease_table_next_store(&core->leases, &out->store)) {
     out->kind = KVF_EFFECT_STORE;
-    if ((out->store.entry.word & 1) == 0) { /* the lease has ended */
-      kvf_offers_lease_ended(&core->offers, out->store.slot);
+    if ((out->store.entry.word & 1) == 0 && core->guest != NULL) { /* the lease has ended */
+      core->guest->on_lease_ended(core->guest, out->store.slot);
     }
   } else if (kvf_loads_next_cancel(&core->loads, &out->read)) {
     out->kind = KVF_EFFECT_CANCEL;

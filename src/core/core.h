@@ -15,6 +15,7 @@
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
 
+#include "core/guest.h"
 #include "core/lease_table.h"
 #include "core/load.h"
 #include "core/peer.h"
@@ -61,6 +62,8 @@ void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
 
 /* One of the option peers, by its name there, and its address. Before anything else is asked of the core. KVF_LIMIT. */
 KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address);
+/* At most one, before anything else is asked of the core. */
+void kvf_core_invite(kvf_core *core, kvf_guest *guest);
 /* The node is open, or has memory. Dials these from now on: for a control node at once, for a rank once it has memory.
  */
 void kvf_core_start(kvf_core *core, uint64_t now_ns);
@@ -88,9 +91,6 @@ KVF_MUST_USE kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, 
 KVF_MUST_USE kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *lease,
                                          const kvf_blocks *blocks, uint64_t digest, uint64_t user, bool incomplete);
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease);
-/* `ticket` is what `text`, which is copied, says. */
-KVF_MUST_USE kvf_status kvf_core_ticket_offer(kvf_core *core, uint64_t now_ns, const kvf_ticket *ticket,
-                                              const char *text, size_t text_bytes);
 
 /* `sources` have been decoded with the node's key, and have their digests. `point` is any number that no other load has
  * had, of what must be before a byte is written: kvf_core_on_point(); 0: nothing. */
@@ -124,12 +124,6 @@ kvf_status kvf_core_request_released(kvf_core *core, uint64_t now_ns, uint64_t i
 kvf_status kvf_core_request_stuck(kvf_core *core, uint64_t id);
 /* kvf_request_cancel(), or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_core_request_cancel(kvf_core *core, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
-
-KVF_MUST_USE kvf_status kvf_core_ticket_find(kvf_core *core, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
-                                             uint32_t timeout_ms, uint64_t user, uint64_t *id);
-KVF_MUST_USE kvf_status kvf_core_ticket_take(kvf_core *core, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
-                                             size_t *text_bytes);
-kvf_status kvf_core_ticket_forget(kvf_core *core, uint64_t now_ns, uint64_t id);
 
 bool kvf_core_is_healthy(const kvf_core *core);
 

@@ -2,11 +2,10 @@
 #ifndef KVF_CORE_CORE_STATE_H
 #define KVF_CORE_CORE_STATE_H
 
-#include "core/find.h"
+#include "core/guest.h"
 #include "core/lease_slots.h"
 #include "core/lease_table.h"
 #include "core/load.h"
-#include "core/offers.h"
 #include "core/peer.h"
 #include "core/request.h"
 #include "core/session.h"
@@ -17,12 +16,11 @@ struct kvf_core {
   kvf_sessions sessions;
   kvf_peers peers;
   kvf_requests requests;
-  kvf_finds finds;
   kvf_lease_slots slots;
   kvf_lease_table leases;
-  kvf_offers offers;
   kvf_pool pool;
   kvf_loads loads;
+  kvf_guest *guest; /* NULL: none */
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   kvf_read_work read_work;               /* of all reads */

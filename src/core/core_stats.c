@@ -66,9 +66,6 @@ static void put_leases(writer *to, const kvf_core *core)
   put(to, "leases_ended", "abandoned", counters->ended[KVF_LEASE_END_ABANDONED], false);
   put(to, "leases_ended", "expired", counters->ended[KVF_LEASE_END_EXPIRED], false);
   put(to, "leases_ended", "revoked", counters->ended[KVF_LEASE_END_REVOKED], false);
-  gauge(to, "offers_open", HASH_CNT(by_slot, core->offers.by_slot));
-  counter(to, "offers_made", core->offers.counters.made);
-  counter(to, "offers_given", core->offers.counters.given);
   counter(to, "late_acknowledgements", counters->late_acknowledgements);
   counter(to, "late_renewals", counters->late_renewals);
 }
@@ -105,31 +102,6 @@ static void put_requests(writer *to, const kvf_core *core)
   counter(to, "late_reports", counters->late_reports);
 }
 
-/* Whether a find can come to this. */
-static bool ends_a_find(const kvf_status_info *info)
-{
-  static const kvf_status others[] = {KVF_OK, KVF_NOT_FOUND, KVF_DEADLINE, KVF_NO_MEMORY, KVF_NO_RESOURCE};
-  bool ends = info->lost == KVF_LOST_PEER;
-  for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-    ends = ends || info->status == others[i];
-  }
-  return ends;
-}
-
-static void put_finds(writer *to, const kvf_core *core)
-{
-  const kvf_find_counters *counters = &core->finds.counters;
-  for (unsigned i = 0; kvf_status_at(i) != NULL && i < KVF_STATUSES_MAX; i++) {
-    const kvf_status_info *info = kvf_status_at(i);
-    if (ends_a_find(info)) {
-      put(to, "finds", info->name, counters->over[i], false);
-    }
-  }
-  counter(to, "finds_asked", counters->asked);
-  counter(to, "finds_dropped", counters->dropped);
-  counter(to, "finds_forgotten", counters->forgotten);
-}
-
 static void put_peers(writer *to, const kvf_core *core)
 {
   const kvf_peer_counters *peers = &core->peers.counters;
@@ -149,8 +121,6 @@ static void put_peers(writer *to, const kvf_core *core)
   counter(to, "sessions_abandoned", sessions->abandoned);
   counter(to, "sessions_evicted", sessions->evicted);
   counter(to, "sessions_unread", sessions->unread);
-  counter(to, "finds_heard", sessions->finds);
-  counter(to, "finds_refused", sessions->finds_refused);
 }
 
 size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
@@ -159,7 +129,6 @@ size_t kvf_core_stats(const kvf_core *core, kvf_stat *out, size_t capacity)
   put_loads(&to, core);
   put_leases(&to, core);
   put_requests(&to, core);
-  put_finds(&to, core);
   put_peers(&to, core);
   return to.count;
 }

@@ -95,7 +95,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 /* Hangs up, takes its links down: the peer is IDLE. */
 static void disconnect(kvf_peers *peers, kvf_peer *peer)
 {
-  if (peer->finds.in_flight > 0) {
+  if (peer->guest.in_flight > 0) {
     notify(peers, peer, KVF_PEER_CLOSED);
   }
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
@@ -239,8 +239,8 @@ static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
   kvf_list_init(&peer->slices.all);
   kvf_list_init(&peer->slices.waiting);
   kvf_list_init(&peer->due);
-  kvf_list_init(&peer->finds.due);
-  kvf_list_init(&peer->finds.asked);
+  kvf_list_init(&peer->guest.due);
+  kvf_list_init(&peer->guest.asked);
   HASH_ADD(by_key, peers->by_key, key, sizeof(peer->key), peer);
   if (peer->by_key.tbl == NULL) {
     free(peer);

@@ -68,12 +68,12 @@ typedef struct kvf_peer_slices {
   uint64_t pinged_ns;
 } kvf_peer_slices;
 
-/* What the finds that hold a peer share of it: theirs (find.c), but that peer.c tells when in_flight is in vain. */
-typedef struct kvf_peer_finds {
-  kvf_list due;       /* asks that wait for the connection, or for answers to others */
+/* What a guest keeps of a peer that it holds: its own (guest.h), but that peer.c tells when in_flight is in vain. */
+typedef struct kvf_peer_guest {
+  kvf_list due;       /* questions that wait for the connection, or for answers to others */
   kvf_list asked;     /* those that it has been sent */
   uint32_t in_flight; /* answers that are to come, also to those that nobody wants any more */
-} kvf_peer_finds;
+} kvf_peer_guest;
 
 /* Somebody waits for it, or has been answered. */
 typedef struct kvf_peer_wait {
@@ -137,7 +137,7 @@ struct kvf_peer {
   uint32_t pending;   /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
   kvf_peer_slices slices;
   kvf_list due; /* requests' ranks that have something to say to it: theirs alone (attachment.c) */
-  kvf_peer_finds finds;
+  kvf_peer_guest guest;
 
   kvf_peer_stat stat; /* what is counted, for kvf_peers_describe(), which sets the rest; also by loads that hold it */
   uint64_t last_failure_ns;
@@ -161,7 +161,7 @@ typedef struct kvf_peer_action {
 typedef enum kvf_peer_notice_kind {
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
   KVF_PEER_PONG,
-  KVF_PEER_CLOSED, /* the connection was lost on which answers to finds were to come */
+  KVF_PEER_CLOSED, /* the connection was lost on which answers to a guest were to come */
   KVF_PEER_NAMED,  /* one whose key names no incarnation has shown whose address it is: peer->named */
   KVF_PEER_OPEN,   /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
   KVF_PEER_LINK    /* an answer to kvf_peers_want_link() */
@@ -260,7 +260,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
  * its WELCOME. */
 void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t link_id);
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status);
-/* A frame came on the peer's connection. Frames of requests (LEASE_STATES) and finds (FOUND) are the caller's: see
+/* A frame came on the peer's connection. Frames of requests (LEASE_STATES) and of a guest are the caller's: see
  * kvf_core. */
 void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                        size_t body_bytes);

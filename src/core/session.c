@@ -7,14 +7,12 @@
 #include <string.h>
 
 #include "kvferry/kvferry.h"
-#include "wire/find_message.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
 
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases,
-                       kvf_offers *offers)
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases)
 {
-  *sessions = (kvf_sessions){.context = context, .pool = pool, .leases = leases, .offers = offers};
+  *sessions = (kvf_sessions){.context = context, .pool = pool, .leases = leases};
   kvf_crowd_init(&sessions->unproven);
   kvf_crowd_init(&sessions->open);
   sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
@@ -104,7 +102,6 @@ kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_addr
   }
   session->conn->session = session;
   session->address = address;
-  session->find_budget.tokens_per_s = KVF_FINDS_PER_S;
   kvf_timer_init(&session->timer, KVF_TIMER_SESSION);
   sessions->counters.accepted++;
   kvf_wheel_arm(&sessions->context->wheel, &session->timer,
@@ -330,51 +327,6 @@ static kvf_status on_leases(kvf_sessions *sessions, kvf_session *session, uint64
   return status == KVF_OK ? kvf_conn_send(session->conn, KVF_FRAME_LEASE_STATES, answer, bytes) : status;
 }
 
-static void log_limit(const kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns)
-{
-  char address[KVF_ADDRESS_TEXT_BYTES];
-  kvf_address_format(&session->address, address);
-  kvf_context_log(sessions->context, now_ns, KVF_LIMIT, session->address.port, KVF_LOG_WARN,
-                  "%s asks for more than %u tickets a second: it is told that there are none", address,
-                  KVF_FINDS_PER_S);
-}
-
-/* Whatever the reason that there is none, the answer is the same bytes. */
-static kvf_status on_find(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
-                          size_t body_bytes)
-{
-  kvf_find find;
-  uint8_t *answer;
-  size_t bytes = 0;
-  if (session->role == KVF_ROLE_CHECK || kvf_find_decode(body, body_bytes, &find) != KVF_OK) {
-    return KVF_PROTOCOL;
-  }
-  kvf_found found = {.id = find.id};
-  const bool may_ask = kvf_budget_take(&session->find_budget, now_ns, 1);
-  sessions->counters.finds += may_ask;
-  sessions->counters.finds_refused += !may_ask;
-  if (!may_ask) {
-    log_limit(sessions, session, now_ns);
-  }
-  kvf_asker asker = {.incarnation = session->client, .find_id = find.id};
-  memcpy(asker.tag, find.tag, sizeof(asker.tag));
-  const kvf_offer *offer = may_ask ? kvf_offers_take(sessions->offers, now_ns, &asker) : NULL;
-  if (offer != NULL) {
-    found.status = KVF_FOUND_TICKET;
-    found.text = offer->text;
-    found.text_bytes = offer->text_bytes;
-  }
-  const size_t room = KVF_FOUND_BYTES_MAX - KVF_TICKET_BYTES_MAX + found.text_bytes;
-  kvf_status status = kvf_conn_frame_begin(session->conn, room, &answer);
-  if (status == KVF_OK) {
-    status = kvf_found_encode(&found, answer, room, &bytes);
-  }
-  if (status == KVF_OK) {
-    kvf_conn_frame_end(session->conn, KVF_FRAME_FOUND, bytes);
-  }
-  return status;
-}
-
 static kvf_status on_ping(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
                           size_t body_bytes)
 {
@@ -405,8 +357,8 @@ static void on_open_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   kvf_status status = KVF_PROTOCOL;
   if (type == KVF_FRAME_LEASES) {
     status = on_leases(sessions, session, now_ns, body, body_bytes);
-  } else if (type == KVF_FRAME_FIND) {
-    status = on_find(sessions, session, now_ns, body, body_bytes);
+  } else if (sessions->guest != NULL && type == sessions->guest->question && session->role != KVF_ROLE_CHECK) {
+    status = sessions->guest->on_question(sessions->guest, now_ns, session, body, body_bytes);
   } else if (type == KVF_FRAME_PING) {
     status = on_ping(sessions, session, now_ns, body, body_bytes);
   }

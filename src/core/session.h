@@ -1,5 +1,5 @@
 /* Sessions: the accepted side of control connections. A consumer's node says hello, both sides prove the key, then it
- * renews and finishes leases, asks for tickets and pings. Nothing is told, allocated by its wish, or done before it has
+ * renews and finishes leases, asks a guest and pings. Nothing is told, allocated by its wish, or done before it has
  * proved the key.
  * Who says that it only checks (KVF_ROLE_CHECK) is told versions and transports, and may ping, no more.
  */
@@ -10,8 +10,8 @@
 #include "core/budget.h"
 #include "core/conn.h"
 #include "core/context.h"
+#include "core/guest.h"
 #include "core/lease_table.h"
-#include "core/offers.h"
 #include "core/pool.h"
 #include "wire/address.h"
 
@@ -21,10 +21,6 @@
 
 /* What a node makes up in PONGs, for all who check it together; beyond it a PONG has no bytes. */
 #define KVF_CHECK_BYTES_PER_S (64u << 20)
-
-/* How often a session may ask for a ticket, a second's worth at once; beyond it there is none. As many as a consumer
- * has open at most (KVF_FINDS_MAX), since it asks for all of them again when it has lost its connection. */
-#define KVF_FINDS_PER_S 1000u
 
 typedef enum kvf_session_state { KVF_SESSION_WAIT_HELLO, KVF_SESSION_WAIT_PROOF, KVF_SESSION_OPEN } kvf_session_state;
 
@@ -40,8 +36,8 @@ struct kvf_session {
   kvf_key key;           /* of this session */
   kvf_incarnation client;
   uint8_t role;
-  uint16_t version; /* of the protocol, that both speak */
-  kvf_budget find_budget;
+  uint16_t version;        /* of the protocol, that both speak */
+  kvf_budget guest_budget; /* of questions to a guest: its own */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
   size_t hello_bytes;
   uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
@@ -56,16 +52,14 @@ typedef struct kvf_session_counters {
   uint64_t abandoned; /* by their peer, before the handshake had ended, or begun */
   uint64_t evicted;
   uint64_t protocol_errors;
-  uint64_t unread;        /* their peer asked and asked, and did not read the answers */
-  uint64_t finds;         /* for which an offer was looked for */
-  uint64_t finds_refused; /* beyond KVF_FINDS_PER_S */
+  uint64_t unread; /* their peer asked and asked, and did not read the answers */
 } kvf_session_counters;
 
 typedef struct kvf_sessions {
   kvf_context *context;
   const kvf_pool *pool;
   kvf_lease_table *leases;
-  kvf_offers *offers;
+  kvf_guest *guest;   /* NULL: none */
   kvf_session *by_id; /* the open ones */
   kvf_crowd unproven;
   kvf_crowd open;          /* least recently used first */
@@ -75,8 +69,7 @@ typedef struct kvf_sessions {
 } kvf_sessions;
 
 /* The pointers must outlive the sessions. */
-void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases,
-                       kvf_offers *offers);
+void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_pool *pool, kvf_lease_table *leases);
 void kvf_sessions_free(kvf_sessions *sessions);
 
 /* Ends the open sessions of rank nodes: what they were told of the memory is not true any more. They come again. */

@@ -40,6 +40,9 @@ static kvf_status open_core(kvf_node *node, char *message)
   }
   kvf_status status = kvf_core_create(&config, kvf_clock_now(), &node->core);
   kvf_forget(&config, sizeof(config));
+  if (status == KVF_OK) {
+    kvf_finder_init(&node->finder, node->core);
+  }
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot set up the node's tables: %s", kvf_status_name(status));
 }
@@ -389,6 +392,7 @@ size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
   size_t count = kvf_core_stats(node->core, out, capacity);
+  count += kvf_finder_stats(&node->finder, out + count, capacity - count);
   count += runtime_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
   return count;

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "core/core.h"
+#include "find/finder.h"
 #include "memory/memory.h"
 #include "runtime/log_sink.h"
 #include "transport/transport.h"
@@ -84,6 +85,7 @@ struct kvf_node {
 
   pthread_mutex_t lock;
   kvf_core *core;       /* under the lock, like all down to `closing` */
+  kvf_finder finder;    /* its guest */
   kvf_node_link *links; /* by path */
   kvf_list dials;
   bool caller_helps;             /* the thread that holds the lock is a caller's, which may copy small reads itself */

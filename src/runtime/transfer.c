@@ -175,8 +175,9 @@ kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_by
   const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
   kvf_status status = kvf_ticket_decode(ticket, ticket_bytes, macs, macs_count, content);
   if (status == KVF_OK) {
+    const kvf_find_key key = kvf_find_key_of_prompt(&content->prompt);
     uint64_t now_ns = kvf_node_enter(node);
-    status = kvf_core_ticket_offer(node->core, now_ns, content, ticket, ticket_bytes);
+    status = kvf_offers_add(&node->finder.offers, now_ns, &content->lease, &key, ticket, ticket_bytes);
     kvf_node_leave(node, now_ns);
     kvf_ticket_free(content);
   }
@@ -192,8 +193,9 @@ kvf_status kvf_ticket_find(kvf_node *node, const kvf_prompt *prompt, const char 
   if (prompt == NULL || find_id == NULL) {
     return KVF_INVALID;
   }
+  const kvf_find_key key = kvf_find_key_of_prompt(prompt);
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_ticket_find(node->core, now_ns, prompt, at, timeout_ms, user, find_id);
+  kvf_status status = kvf_finds_start(&node->finder.finds, now_ns, &key, at, timeout_ms, user, find_id);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -204,7 +206,7 @@ kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_
     return KVF_INVALID;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_ticket_take(node->core, now_ns, find_id, ticket, capacity, ticket_bytes);
+  kvf_status status = kvf_finds_take(&node->finder.finds, now_ns, find_id, ticket, capacity, ticket_bytes);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -212,7 +214,7 @@ kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_
 kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_ticket_forget(node->core, now_ns, find_id);
+  kvf_status status = kvf_finds_forget(&node->finder.finds, now_ns, find_id);
   kvf_node_leave(node, now_ns);
   return status;
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "find/finder.h"
 #include "wire/find_message.h"
 #include "wire/handshake_message.h"
 #include "wire/lease_message.h"
@@ -37,6 +38,7 @@ typedef struct lease_model {
 } lease_model;
 
 static kvf_core core;
+static kvf_finder finder;
 static kvf_core_config config;
 static wires all;
 static lease_model leases[LEASES_MAX];
@@ -259,11 +261,10 @@ static void publish(fuzz_tape *tape)
   leases[leases_count] = (lease_model){.lease = lease, .renewed_ns = all.now_ns, .published_ns = all.now_ns};
   leases_count++;
   fuzz_check(kvf_core_publish(&core, all.now_ns, &lease, &blocks, 9, leases_count - 1, false) == KVF_OK);
-  static kvf_ticket ticket;
-  ticket.lease = lease;
-  ticket.prompt = prompt_of(leases_count);
+  const kvf_prompt prompt = prompt_of(leases_count);
+  const kvf_find_key key = kvf_find_key_of_prompt(&prompt);
   const char text = (char)(leases_count - 1);
-  fuzz_check(kvf_core_ticket_offer(&core, all.now_ns, &ticket, &text, 1) == KVF_OK);
+  fuzz_check(kvf_offers_add(&finder.offers, all.now_ns, &lease, &key, &text, 1) == KVF_OK);
 }
 
 static void revoke(fuzz_tape *tape)
@@ -397,11 +398,12 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
 static void ask(wire *from, uint8_t choice)
 {
   const kvf_prompt prompt = prompt_of(choice);
-  kvf_find find = {.id = (choice >> 1) & 3};
+  const kvf_find_key key = kvf_find_key_of_prompt(&prompt);
+  kvf_find_question question = {.id = (choice >> 1) & 3};
   uint8_t body[KVF_FIND_BYTES_MAX];
   size_t bytes = 0;
-  fuzz_check(kvf_find_prompt_tag(&core.context.self.macs[0], &prompt, find.tag) == KVF_OK);
-  fuzz_check(kvf_find_encode(&find, body, sizeof(body), &bytes) == KVF_OK);
+  fuzz_check(kvf_find_key_seal(&key, &core.context.self.macs[0], question.key) == KVF_OK);
+  fuzz_check(kvf_find_question_encode(&question, body, sizeof(body), &bytes) == KVF_OK);
   wires_feed_frame(&all, from, KVF_FRAME_FIND, body, bytes, (choice & 8) != 0 ? 20 : 0);
 }
 
@@ -500,6 +502,7 @@ static void open_world(void)
   hold_stores = false;
   wires_core_config(&config, "the key of the cluster", 'p');
   fuzz_check(kvf_core_init(&core, &config, all.now_ns) == KVF_OK);
+  kvf_finder_init(&finder, &core);
   wires_set_memory(&core);
 }
 
@@ -518,7 +521,7 @@ static void close_world(void)
   fuzz_check(core.context.conns.by_id == NULL && HASH_CNT(by_id, core.sessions.by_id) == 0 &&
              core.sessions.unproven.count == 0);
   fuzz_check(core.leases.unreleased == 0 && kvf_lease_slots_live(&core.slots) == 0);
-  fuzz_check(core.offers.by_slot == NULL && core.offers.shelves == NULL && core.offers.bytes == 0);
+  fuzz_check(finder.offers.by_slot == NULL && finder.offers.buckets == NULL && finder.offers.bytes == 0);
   kvf_core_free(&core);
 }
 

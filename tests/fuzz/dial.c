@@ -362,6 +362,7 @@ static void be_named(void)
 static void start_find(fuzz_tape *tape)
 {
   const kvf_prompt prompt = dial_prompt();
+  const kvf_find_key key = kvf_find_key_of_prompt(&prompt);
   const uint8_t choice = fuzz_u8(tape);
   const uint32_t timeout_ms = 1 + choice * 8u;
   if (world.finds_count == FINDS_MAX) {
@@ -369,8 +370,8 @@ static void start_find(fuzz_tape *tape)
   }
   find_model *find = &world.finds[world.finds_count];
   *find = (find_model){.deadline_ns = world.all.now_ns + timeout_ms * MS};
-  fuzz_check(kvf_core_ticket_find(&world.core, world.all.now_ns, &prompt, NULL, timeout_ms, world.finds_count,
-                                  &find->id) == KVF_OK);
+  fuzz_check(kvf_finds_start(&world.finder.finds, world.all.now_ns, &key, NULL, timeout_ms, world.finds_count,
+                             &find->id) == KVF_OK);
   world.finds_count++;
   world.is_named[0] = true; /* by the option peers */
   if ((choice & 1) == 0) {
@@ -526,7 +527,7 @@ static void close_world(void)
     dial_check();
   }
   fuzz_check(dial_is_settled());
-  fuzz_check(world.core.loads.by_id == NULL && world.core.finds.by_id == NULL);
+  fuzz_check(world.core.loads.by_id == NULL && world.finder.finds.by_id == NULL);
   kvf_core_free(&world.core);
 }
 

@@ -151,7 +151,7 @@ static void on_find(const kvf_event *event)
   find_model *find = &world.finds[event->user];
   fuzz_check(find->id == event->id && !find->is_over);
   find->is_over = true;
-  kvf_status status = kvf_core_ticket_take(&world.core, world.all.now_ns, find->id, text, sizeof(text), &bytes);
+  kvf_status status = kvf_finds_take(&world.finder.finds, world.all.now_ns, find->id, text, sizeof(text), &bytes);
   fuzz_check(status == (event->u.found == KVF_OK ? KVF_OK : KVF_NOT_FOUND));
   if (status == KVF_OK) {
     fuzz_check(kvf_ticket_decode(text, bytes, world.core.context.self.macs, 1, &ticket) == KVF_OK);
@@ -260,6 +260,7 @@ void dial_open(void)
   wires_core_config(&world.config, "the key of the cluster", 'c');
   world.config.options.chunk_bytes = WIRES_BLOCK_BYTES; /* one block a read */
   fuzz_check(kvf_core_init(&world.core, &world.config, world.all.now_ns) == KVF_OK);
+  kvf_finder_init(&world.finder, &world.core);
   wires_set_memory(&world.core);
   const kvf_address known = {.ip = {[15] = 1}, .port = FIRST_PORT};
   fuzz_check(kvf_core_add_known(&world.core, "p:80", &known) == KVF_OK);

@@ -2,6 +2,7 @@
 #ifndef KVF_TESTS_FUZZ_DIAL_WORLD_H
 #define KVF_TESTS_FUZZ_DIAL_WORLD_H
 
+#include "find/finder.h"
 #include "fuzz.h"
 #include "wires.h"
 
@@ -50,6 +51,7 @@ typedef struct find_model {
 
 typedef struct dial_world {
   kvf_core core;
+  kvf_finder finder;
   kvf_core_config config;
   wires all;
   uint64_t dials[WIRES_MAX]; /* that wait for an answer; 0: none */

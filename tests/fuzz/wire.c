@@ -39,7 +39,7 @@ SAME_AGAIN(proof)
 SAME_AGAIN(refused)
 SAME_AGAIN(leases)
 SAME_AGAIN(lease_states)
-SAME_AGAIN(find)
+SAME_AGAIN(find_question)
 SAME_AGAIN(found)
 SAME_AGAIN(data_challenge)
 SAME_AGAIN(data_hello)
@@ -350,9 +350,9 @@ static size_t seed_ping(uint8_t *out)
 
 static size_t seed_find(uint8_t *out)
 {
-  const kvf_find find = {.id = 1, .tag = {1, 2, 3}};
+  const kvf_find_question question = {.id = 1, .key = {1, 2, 3}};
   size_t bytes = 0;
-  fuzz_check(kvf_find_encode(&find, out, sizeof(again), &bytes) == KVF_OK);
+  fuzz_check(kvf_find_question_encode(&question, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
 }
 
@@ -459,7 +459,7 @@ static const struct {
     {take_data_chunk, seed_chunk},      {take_data_trailer, seed_24},       {take_data_cancel, seed_8},
     {take_frame, seed_frame},           {take_record, seed_record},         {take_record_fields, seed_record},
     {take_address, seed_address},       {take_data_ready, seed_32},         {take_ucx_ask, seed_ucx_ask},
-    {take_ucx_answer, seed_ucx_answer}, {take_welcome, seed_parts},         {take_find, seed_find},
+    {take_ucx_answer, seed_ucx_answer}, {take_welcome, seed_parts},         {take_find_question, seed_find},
     {take_found, seed_found},
 };
 

@@ -68,7 +68,7 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
     kvf_refused refused;
     kvf_leases leases;
     kvf_lease_states states;
-    kvf_find find;
+    kvf_find_question question;
     kvf_found found;
     kvf_ping ping;
   } out;
@@ -97,7 +97,7 @@ static void check_decodes(kvf_frame_type type, const uint8_t *body, size_t bytes
       fuzz_check(kvf_lease_states_decode(body, bytes, &out.states) == KVF_OK);
       break;
     case KVF_FRAME_FIND:
-      fuzz_check(kvf_find_decode(body, bytes, &out.find) == KVF_OK);
+      fuzz_check(kvf_find_question_decode(body, bytes, &out.question) == KVF_OK);
       break;
     case KVF_FRAME_FOUND:
       fuzz_check(kvf_found_decode(body, bytes, &out.found) == KVF_OK);

@@ -19,7 +19,7 @@ from pd.paths import MODELS  # noqa: E402
 FAKE_CUDA = "build/tests/fake_cuda/libcuda-fake.so"
 SIM, LITMUS = "build/tests/sim/kvferry-sim", "build/tests/litmus/litmus"
 UNIT = {"pages": "build/tests/unit/plan/unit_plan_pages",
-        **{name: f"build/tests/unit/core/unit_core_{name}" for name in ("find", "offers")},
+        **{name: f"build/tests/unit/find/unit_find_{name}" for name in ("find", "offers")},
         **{name: f"build/tests/unit/memory/unit_memory_{name}" for name in ("cuda_liar", "cuda_points", "cuda_read")},
         "ucx_device": "build/tests/unit/transport/unit_transport_ucx_device",
         **{name: f"build/tests/unit/runtime/unit_runtime_{name}"

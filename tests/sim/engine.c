@@ -63,7 +63,8 @@ static void start_node(sim_world *world, const sim_engine *engine, sim_node *nod
   if (kvf_core_init(&node->core, config, world->now_ns + engine->clock_ns) != KVF_OK) {
     node->is_up = false;
     sim_fail(world, "SIM", "node %u cannot be started", node->index);
-  } else if (node->is_control && !engine->is_producer) {
+  } else {
+    kvf_finder_init(&node->finder, &node->core);
     sim_find_know(world, node);
   }
   node->core.leases.consumers_max = world->consumers_max;

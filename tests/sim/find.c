@@ -10,7 +10,8 @@
 
 void sim_find_know(sim_world *world, sim_node *node)
 {
-  for (uint32_t i = 0; world->has_finds && i < world->producers; i++) {
+  const bool asks = world->has_finds && node->is_control && !sim_engine_of(world, node->index)->is_producer;
+  for (uint32_t i = 0; asks && i < world->producers; i++) {
     const kvf_address address = sim_address_of(world, i * SIM_NODES_EACH);
     if (kvf_core_add_known(&node->core, "", &address) != KVF_OK) {
       sim_fail(world, "SIM", "node %u cannot know its peers", node->index);
@@ -23,12 +24,13 @@ void sim_find_offer(sim_world *world, sim_node *node, const sim_offer *offer)
   if (!world->has_finds || node->rank != 0) {
     return;
   }
-  kvf_ticket ticket = {.lease = offer->lease, .prompt = sim_prompt_at(offer->prompt)->identity};
+  const kvf_find_key key = kvf_find_key_of_prompt(&sim_prompt_at(offer->prompt)->identity);
+  kvf_offers *offers = &node->finder.offers;
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_status status = kvf_core_ticket_offer(&node->core, now_ns, &ticket, offer->ticket, offer->ticket_bytes);
+  kvf_status status = kvf_offers_add(offers, now_ns, &offer->lease, &key, offer->ticket, offer->ticket_bytes);
   const bool is_short = status == KVF_NO_MEMORY && sim_may(world, SIM_FAULT_ALLOCATION);
   if (status == KVF_OK && sim_strikes(world, SIM_FAULT_AGAIN, 3)) {
-    sim_expect(world, "offer", kvf_core_ticket_offer(&node->core, now_ns, &ticket, offer->ticket, offer->ticket_bytes),
+    sim_expect(world, "offer", kvf_offers_add(offers, now_ns, &offer->lease, &key, offer->ticket, offer->ticket_bytes),
                KVF_EXISTS);
   }
   sim_node_leave(world, node);
@@ -66,9 +68,9 @@ bool sim_find_start(sim_world *world, sim_job *job)
     return false;
   }
   const uint32_t index = sim_job_index(world, job);
+  const kvf_find_key key = kvf_find_key_of_prompt(&sim_prompt_at(job->prompt)->identity);
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_status status = kvf_core_ticket_find(&node->core, now_ns, &sim_prompt_at(job->prompt)->identity, NULL, TIMEOUT_MS,
-                                           index, &job->find_id);
+  kvf_status status = kvf_finds_start(&node->finder.finds, now_ns, &key, NULL, TIMEOUT_MS, index, &job->find_id);
   sim_node_leave(world, node);
   sim_note(world, node->index, "job % looks for its ticket: $", index, (uint64_t)(int64_t)status, 0);
   if (status != KVF_OK) {
@@ -95,7 +97,7 @@ static void take(sim_world *world, sim_node *node, sim_job *job, uint64_t id)
   char text[SIM_TICKET_BYTES];
   size_t bytes = 0;
   uint64_t now_ns = sim_node_enter(world, node);
-  kvf_status status = kvf_core_ticket_take(&node->core, now_ns, id, text, sizeof(text), &bytes);
+  kvf_status status = kvf_finds_take(&node->finder.finds, now_ns, id, text, sizeof(text), &bytes);
   sim_node_leave(world, node);
   const uint32_t index = status == KVF_OK ? offer_with(world, text, bytes) : SIM_NOBODY;
   if (index == SIM_NOBODY || world->offers[index].prompt != job->prompt) {

@@ -9,6 +9,7 @@
 
 #include "core/core.h"
 #include "core/core_state.h"
+#include "find/finder.h"
 #include "kvferry/recovery.h"
 #include "queue.h"
 #include "sim.h"
@@ -134,6 +135,7 @@ typedef struct sim_node {
   uint32_t first_head;
   uint64_t tick_at_ns; /* when the event for its next tick is */
   kvf_core core;
+  kvf_finder finder;
   kvf_fence_entry table[SIM_SLOTS_MAX];
   uint64_t pool[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX];
   uint64_t checksums[SIM_REGIONS_MAX][SIM_BLOCKS_MAX][SIM_HEADS_MAX]; /* a slice is its own */

@@ -20,7 +20,7 @@ PURE_IMPORTS = re.compile(
 )
 # What compilers add of their own.
 COMPILER_MADE = re.compile(r"__[\w.]+|_init|_fini|_edata|_end|\.L.*|\w*\.(LASAN|asan).*")
-PURE_LAYERS = ("base", "wire", "plan", "core", "recovery")
+PURE_LAYERS = ("base", "wire", "plan", "core", "find", "recovery")
 
 
 def lines_of(*command):

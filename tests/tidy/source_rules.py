@@ -13,12 +13,13 @@ LAYERS_BELOW = {
     "wire": {"base"},
     "plan": {"base", "wire"},
     "core": {"base", "wire", "plan"},
+    "find": {"base", "wire", "core"},
     "recovery": {"base", "wire", "core"},
     "memory": {"base"},
     "transport": {"base", "wire", "plan", "memory"},
-    "runtime": {"base", "wire", "plan", "core", "memory", "transport"},
+    "runtime": {"base", "wire", "plan", "core", "find", "memory", "transport"},
 }
-PURE_LAYERS = ("base", "wire", "plan", "core", "recovery")
+PURE_LAYERS = ("base", "wire", "plan", "core", "find", "recovery")
 
 # Of the system the pure layers may know text and memory; what they call of it, binary_rules.py checks.
 PURE_SYSTEM_HEADERS = {
@@ -149,7 +150,7 @@ def transports_know_only_themselves(root):
 def tools_use_the_public_interface(root):
     for _, name, text in c_files(root, "tools"):
         for line, content in numbered(text):
-            if re.match(r'\s*#\s*include\s+"(base|wire|plan|core|recovery|memory|transport|runtime)/', content):
+            if re.match(r'\s*#\s*include\s+"(base|wire|plan|core|find|recovery|memory|transport|runtime)/', content):
                 yield f"{name}:{line}: tools use the public headers only"
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LAYERS = ("core", "plan", "recovery", "wire")
+LAYERS = ("core", "find", "plan", "recovery", "wire")
 BRANCHES_PERCENT_MIN = 95.0
 
 # uthash's macros are another project's code on a line of ours: hashing by length, growing of tables. What we decide on

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the unit tests of src/base, src/wire, src/plan, src/core and src/recovery, the inputs of the decoders and the simulator reach of
-# the last four. They are built apart: counted branches, nothing optimised, no assertions (a branch that must not
+# What the unit tests of src/base, src/wire, src/plan, src/core, src/find and src/recovery, the inputs of the decoders and
+# the simulator reach of all of them but src/base. They are built apart: counted branches, nothing optimised, no assertions (a branch that must not
 # happen is none).
 set -euo pipefail
 . tools/dev/common.sh
@@ -15,7 +15,7 @@ CC=gcc configure_c $FOLDER --buildtype=plain -Db_coverage=true -Db_ndebug=true -
 find $FOLDER -name '*.gcda' -delete # counts of an earlier run would be added to
 say "building $FOLDER and running the unit tests …"
 ninja -C $FOLDER --quiet tests/sim/kvferry-sim
-.venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'plan/*' 'core/*' 'recovery/*' corpus/wire corpus/ticket corpus/sim
+.venv/bin/meson test -C $FOLDER --print-errorlogs 'base/*' 'wire/*' 'plan/*' 'core/*' 'find/*' 'recovery/*' corpus/wire corpus/ticket corpus/sim
 say "simulating seeds 1 to $seeds …"
 $FOLDER/tests/sim/kvferry-sim --seeds "1..$seeds" >$FOLDER/sim.log 2>&1 || { cat $FOLDER/sim.log >&2; die "the simulator found something"; }
 say "counting …"

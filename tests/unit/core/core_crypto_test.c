@@ -141,24 +141,3 @@ CONTROL_TEST(handshake)
   }
   assert_true(hashes > 10);
 }
-
-/* An offer that nobody could find is none, and what cannot be named is not asked for. */
-CONTROL_TEST(no_offer_and_no_find_without_a_tag)
-{
-  uint64_t id = 77;
-  open_world();
-  control_publish(&ticket);
-  arm(0);
-  assert_int_equal(kvf_core_ticket_offer(&world.producer.core, world.now_ns, &ticket, "x", 1), KVF_NO_MEMORY);
-  assert_true(disarm());
-  assert_null(world.producer.core.offers.by_slot);
-  assert_null(world.producer.core.offers.shelves);
-  assert_int_equal(kvf_core_ticket_offer(&world.producer.core, world.now_ns, &ticket, "x", 1), KVF_OK);
-  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
-  arm(0);
-  assert_int_equal(kvf_core_ticket_find(&world.consumer.core, world.now_ns, &ticket.prompt, NULL, 0, 9, &id),
-                   KVF_NO_MEMORY);
-  assert_true(disarm());
-  assert_int_equal(id, 77);
-  assert_null(world.consumer.core.finds.by_id);
-}

@@ -148,7 +148,6 @@ WORLD_TEST(counters_are_not_mixed_up)
   kvf_peer_counters *peers = &core->peers.counters;
   kvf_session_counters *sessions = &core->sessions.counters;
   kvf_lease_counters *leases = &core->leases.counters;
-  kvf_find_counters *finds = &core->finds.counters;
   const stat_source sources[] = {
       {"requests_opened", "", &requests->opened},
       {"tickets_refused", "bad_ticket", &tickets->bad},
@@ -180,17 +179,6 @@ WORLD_TEST(counters_are_not_mixed_up)
       {"sessions_abandoned", "", &sessions->abandoned},
       {"sessions_evicted", "", &sessions->evicted},
       {"sessions_unread", "", &sessions->unread},
-      {"finds_heard", "", &sessions->finds},
-      {"finds_refused", "", &sessions->finds_refused},
-      {"finds", "ok", &finds->over[kvf_status_index(KVF_OK)]},
-      {"finds", "not_found", &finds->over[kvf_status_index(KVF_NOT_FOUND)]},
-      {"finds", "deadline", &finds->over[kvf_status_index(KVF_DEADLINE)]},
-      {"finds", "peer_down", &finds->over[kvf_status_index(KVF_PEER_DOWN)]},
-      {"finds_asked", "", &finds->asked},
-      {"finds_dropped", "", &finds->dropped},
-      {"finds_forgotten", "", &finds->forgotten},
-      {"offers_made", "", &core->offers.counters.made},
-      {"offers_given", "", &core->offers.counters.given},
       {"leases_published", "", &leases->published},
       {"leases_ended", "completed", &leases->ended[KVF_LEASE_END_COMPLETED]},
       {"leases_ended", "abandoned", &leases->ended[KVF_LEASE_END_ABANDONED]},

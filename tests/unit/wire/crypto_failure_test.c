@@ -1,7 +1,6 @@
 /* OpenSSL without memory: nothing is written, and nothing is believed, that could not be hashed. Linked with --wrap for
  * kvf_sha256, kvf_hmac and kvf_mac_make. */
 #include "ticket_tool.h"
-#include "wire/find_message.h"
 #include "wire/handshake_message.h"
 
 kvf_status __real_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
@@ -83,15 +82,4 @@ TEST(test_handshake)
   assert_int_equal(session.bytes, 77);
   challenge.version = 0; /* none that could be sent */
   assert_int_equal(kvf_handshake_server_proof(&key, hello, sizeof(hello), &challenge, out), KVF_INVALID);
-}
-
-TEST(test_tag)
-{
-  const kvf_key key = key_of("a shared key");
-  const kvf_prompt prompt = {.tokens = 1};
-  uint8_t tag[KVF_HASH_BYTES] = {77};
-  fails = true;
-  assert_int_equal(kvf_find_prompt_tag(mac_of(&key), &prompt, tag), KVF_NO_MEMORY);
-  fails = false;
-  assert_int_equal(tag[0], 77);
 }

@@ -1,7 +1,5 @@
-#include "base/status.h"
-#include "control_world.h"
-#include "test.h"
-#include "wire/find_message.h"
+/* Finds at a consumer, and a producer that answers them. */
+#include "find_world.h"
 
 /* A ticket for each number of blocks is one for another prompt. */
 static kvf_ticket ticket;
@@ -9,22 +7,12 @@ static uint32_t ids[16];
 static char text[KVF_TICKET_BYTES_MAX];
 static size_t text_bytes;
 
-static kvf_core *consumer(void)
-{
-  return &world.consumer.core;
-}
-
-static kvf_core *producer(void)
-{
-  return &world.producer.core;
-}
-
 static const kvf_address somewhere = {.ip = {[15] = 1}, .port = 81};
 
 /* The consumer knows the producer's address as "p:80". */
 static void open_with(const control_options *options)
 {
-  control_world_open(options);
+  find_world_open(options);
   control_ticket(&ticket, ids, 4);
   assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
 }
@@ -48,7 +36,7 @@ static void offer(uint32_t blocks)
   control_publish(&ticket);
   assert_int_equal(kvf_ticket_encode(&ticket, &producer()->context.self.macs[0], text, sizeof(text), &text_bytes),
                    KVF_OK);
-  assert_int_equal(kvf_core_ticket_offer(producer(), world.now_ns, &ticket, text, text_bytes), KVF_OK);
+  assert_int_equal(offer_ticket(producer(), &ticket, text, text_bytes), KVF_OK);
 }
 
 static int open_world(__attribute__((unused)) void **state)
@@ -66,8 +54,8 @@ static int open_world(__attribute__((unused)) void **state)
 
 static kvf_status start_at(uint32_t blocks, const char *at, uint32_t timeout_ms, uint64_t *id)
 {
-  const kvf_prompt prompt = {.tokens = blocks * 16};
-  kvf_status status = kvf_core_ticket_find(consumer(), world.now_ns, &prompt, at, timeout_ms, 9, id);
+  const kvf_find_key key = key_of(blocks);
+  kvf_status status = kvf_finds_start(&finders.consumer.finds, world.now_ns, &key, at, timeout_ms, 9, id);
   control_settle();
   return status;
 }
@@ -97,7 +85,7 @@ static kvf_status take(uint64_t id, size_t capacity)
 {
   static char taken[KVF_TICKET_BYTES_MAX];
   size_t bytes = 77;
-  kvf_status status = kvf_core_ticket_take(consumer(), world.now_ns, id, taken, capacity, &bytes);
+  kvf_status status = kvf_finds_take(&finders.consumer.finds, world.now_ns, id, taken, capacity, &bytes);
   if (status == KVF_OK) {
     assert_int_equal(bytes, text_bytes);
     assert_memory_equal(taken, text, bytes);
@@ -109,16 +97,16 @@ static kvf_status take(uint64_t id, size_t capacity)
 
 static const kvf_find_counters *counters(void)
 {
-  return &consumer()->finds.counters;
+  return &finders.consumer.finds.counters;
 }
 
 /* Nothing is kept of finds that are over, and no peer is held. */
 static void assert_none(void)
 {
-  assert_null(consumer()->finds.by_id);
-  assert_true(kvf_list_is_empty(&consumer()->finds.events));
+  assert_null(finders.consumer.finds.by_id);
+  assert_true(kvf_list_is_empty(&finders.consumer.guest.events));
   for (const kvf_peer *peer = consumer()->peers.by_key; peer != NULL; peer = peer->by_key.next) {
-    assert_true(kvf_list_is_empty(&peer->finds.due) && kvf_list_is_empty(&peer->finds.asked));
+    assert_true(kvf_list_is_empty(&peer->guest.due) && kvf_list_is_empty(&peer->guest.asked));
     assert_true(peer->users <= 1); /* the option's */
   }
 }
@@ -148,7 +136,7 @@ FIND_TEST(a_ticket_is_found)
   assert_int_equal(take(id, text_bytes - 1), KVF_LIMIT);
   assert_int_equal(take(id, text_bytes), KVF_OK);
   assert_int_equal(take(id, sizeof(text)), KVF_NOT_FOUND);
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
   assert_int_equal(counters()->over[kvf_status_index(KVF_OK)], 1);
   assert_none();
 }
@@ -237,7 +225,7 @@ CONTROL_TEST(without_peers_nobody_is_asked)
   uint64_t id = 77;
   control_options options;
   control_options_init(&options);
-  control_world_open(&options);
+  find_world_open(&options);
   assert_int_equal(start_at(4, NULL, 0, &id), KVF_NOT_FOUND);
   assert_int_equal(id, 77);
   assert_int_equal(consumer()->peers.counters.dials, 0);
@@ -296,7 +284,7 @@ CONTROL_TEST(who_has_another_key_is_not_asked)
   control_dial(KVF_OK);
   assert_int_equal(result_of(id), KVF_HANDSHAKE_REFUSED);
   assert_int_equal(counters()->asked, 0);
-  assert_int_equal(producer()->offers.counters.given, 0);
+  assert_int_equal(finders.producer.offers.counters.given, 0);
   assert_none();
 }
 
@@ -386,14 +374,14 @@ FIND_TEST(a_lost_answer_comes_again)
   offer(4);
   world.held = true;
   const uint64_t id = start(4);
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
   control_cut();
   world.held = false;
   control_dial(KVF_OK);
   assert_int_equal(result_of(id), KVF_OK);
   assert_int_equal(take(id, sizeof(text)), KVF_OK);
   assert_int_equal(counters()->asked, 2);
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
   assert_none();
 }
 
@@ -490,16 +478,16 @@ FIND_TEST(a_ticket_that_is_not_taken_is_forgotten)
 
 FIND_TEST(a_find_is_forgotten_in_every_state)
 {
-  for (int i = KVF_LOOKUP_ASKING; i <= KVF_LOOKUP_TOLD; i++) {
+  for (int i = KVF_FIND_ASKING; i <= KVF_FIND_TOLD; i++) {
     offer(4);
-    world.held = i == KVF_LOOKUP_ASKING;
+    world.held = i == KVF_FIND_ASKING;
     const uint64_t id = start(4);
-    if (i == KVF_LOOKUP_TOLD) {
+    if (i == KVF_FIND_TOLD) {
       assert_int_equal(result_of(id), KVF_OK);
     }
-    assert_int_equal(consumer()->finds.by_id->state, i);
-    assert_int_equal(kvf_core_ticket_forget(consumer(), world.now_ns, id), KVF_OK);
-    assert_int_equal(kvf_core_ticket_forget(consumer(), world.now_ns, id), KVF_NOT_FOUND);
+    assert_int_equal(finders.consumer.finds.by_id->state, i);
+    assert_int_equal(kvf_finds_forget(&finders.consumer.finds, world.now_ns, id), KVF_OK);
+    assert_int_equal(kvf_finds_forget(&finders.consumer.finds, world.now_ns, id), KVF_NOT_FOUND);
     world.held = false;
     control_settle();
     assert_int_equal(result_of(id), KVF_AGAIN);
@@ -520,14 +508,14 @@ FIND_TEST(finds_are_bounded)
   world.held = true;
   for (uint32_t i = 0; i < KVF_FINDS_MAX; i++) {
     assert_int_equal(start_at(5, NULL, 0, &id), KVF_OK);
-    assert_true(peer_at(&ticket.rank[0].address, true)->finds.in_flight <= KVF_FINDS_IN_FLIGHT_MAX);
+    assert_true(peer_at(&ticket.rank[0].address, true)->guest.in_flight <= KVF_FINDS_IN_FLIGHT_MAX);
   }
   assert_int_equal(counters()->asked, KVF_FINDS_IN_FLIGHT_MAX);
   assert_int_equal(start_at(5, NULL, 0, &id), KVF_NO_RESOURCE);
   world.held = false;
   control_settle();
   assert_int_equal(counters()->asked, KVF_FINDS_MAX); /* each in its turn */
-  assert_int_equal(producer()->sessions.counters.finds_refused, 0);
+  assert_int_equal(finders.producer.counters.refused, 0);
   assert_int_equal(start_at(5, NULL, 0, &id), KVF_NO_RESOURCE); /* their events wait */
   kvf_event event;
   for (uint64_t i = 1; i <= KVF_FINDS_MAX; i++) {

@@ -1,5 +1,6 @@
-/* Finds: a consumer's node asks producers for the ticket of a prompt. Only those of the option peers are asked, at most
- * once each, over the control connection that is there or is made for it; the first ticket is the answer.
+/* Finds: a consumer's node asks producers for the ticket that a key stands for. Only those of the option peers are
+ * asked, at most once each, over the control connection that is there or is made for it; the first ticket is the
+ * answer.
  *
  *   ASKING ──a ticket, or nobody is left to answer, or the timeout──► DECIDED ──event taken──► TOLD ──taken──► gone
  *
@@ -8,11 +9,11 @@
  * A producer gives each of its offers to one find: what is asked again after a lost connection has the same id, so that
  * a lost answer comes again. A ticket that nobody wants any more when it comes is dropped; its lease runs out.
  */
-#ifndef KVF_CORE_FIND_H
-#define KVF_CORE_FIND_H
+#ifndef KVF_FIND_FIND_H
+#define KVF_FIND_FIND_H
 
-#include "core/context.h"
-#include "core/peer.h"
+#include "core/guest.h"
+#include "find/key.h"
 #include "kvferry/consumer.h"
 
 /* Open at once, those included whose event or ticket has not been taken. */
@@ -25,35 +26,35 @@
 /* How long a ticket waits to be taken. */
 #define KVF_FIND_KEPT_NS (30 * KVF_NS_PER_S)
 
-typedef enum kvf_lookup_state { KVF_LOOKUP_ASKING, KVF_LOOKUP_DECIDED, KVF_LOOKUP_TOLD } kvf_lookup_state;
+typedef enum kvf_find_state { KVF_FIND_ASKING, KVF_FIND_DECIDED, KVF_FIND_TOLD } kvf_find_state;
 
-typedef struct kvf_lookup kvf_lookup;
+typedef struct kvf_find kvf_find;
 
 /* One peer that a find asks. */
-typedef struct kvf_lookup_ask {
-  kvf_lookup *lookup;
+typedef struct kvf_find_ask {
+  kvf_find *find;
   kvf_peer *peer; /* held; NULL: it has answered, or will not */
-  kvf_list link;  /* in peer->finds.due, then in .asked */
+  kvf_list link;  /* in peer->guest.due, then in .asked */
   uint32_t tries;
   bool is_renamed; /* the process that was known there is gone: its successor is asked, once */
-} kvf_lookup_ask;
+} kvf_find_ask;
 
-struct kvf_lookup {
+struct kvf_find {
   uint64_t id;
   UT_hash_handle by_id;
   uint64_t user;
-  kvf_prompt prompt;
-  uint8_t tag[KVF_HASH_BYTES];
-  kvf_lookup_state state;
+  kvf_find_key key;
+  uint8_t seal[KVF_HASH_BYTES];
+  kvf_find_state state;
   kvf_status status; /* ASKING: why the last peer that did not answer has not */
   bool any_answered; /* that it has none */
-  kvf_list event;    /* in kvf_finds.events while DECIDED */
+  kvf_list event;    /* in kvf_guest.events while DECIDED */
   kvf_timer timer;
   char *text; /* owned; NULL: no ticket */
   size_t text_bytes;
   uint32_t waiting; /* asks that have a peer */
   uint32_t asks_count;
-  kvf_lookup_ask asks[];
+  kvf_find_ask asks[];
 };
 
 /* Only grow. */
@@ -65,20 +66,18 @@ typedef struct kvf_find_counters {
 } kvf_find_counters;
 
 typedef struct kvf_finds {
-  kvf_context *context;
-  kvf_peers *peers;
-  kvf_lookup *by_id;
-  kvf_list events;
+  kvf_guest *guest;
+  kvf_find *by_id;
   uint64_t next_id;
   kvf_find_counters counters;
 } kvf_finds;
 
-void kvf_finds_init(kvf_finds *finds, kvf_context *context, kvf_peers *peers);
+void kvf_finds_init(kvf_finds *finds, kvf_guest *guest);
 /* Before the peers. */
 void kvf_finds_free(kvf_finds *finds);
 
 /* kvf_ticket_find(), _take() and _forget() of kvferry/consumer.h. */
-KVF_MUST_USE kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_prompt *prompt, const char *at,
+KVF_MUST_USE kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_find_key *key, const char *at,
                                         uint32_t timeout_ms, uint64_t user, uint64_t *id);
 KVF_MUST_USE kvf_status kvf_finds_take(kvf_finds *finds, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
                                        size_t *text_bytes);
@@ -91,7 +90,7 @@ void kvf_finds_on_closed(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer);
 /* A FOUND came. KVF_PROTOCOL: it is none, or answers nothing, or brings another ticket than was asked for. */
 KVF_MUST_USE kvf_status kvf_finds_on_found(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer, const uint8_t *body,
                                            size_t body_bytes);
-void kvf_finds_on_timer(kvf_finds *finds, uint64_t now_ns, kvf_lookup *lookup);
+void kvf_finds_on_timer(kvf_finds *finds, uint64_t now_ns, kvf_find *find);
 
 KVF_MUST_USE bool kvf_finds_next_event(kvf_finds *finds, uint64_t now_ns, kvf_event *out);
 

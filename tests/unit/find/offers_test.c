@@ -1,15 +1,9 @@
-#include "control_world.h"
-#include "test.h"
-#include "wire/find_message.h"
+/* Offers at a producer, asked for directly and in a session. */
+#include "find_world.h"
 
 /* A ticket for each number of blocks is one for another prompt. */
 static kvf_ticket tickets[8];
 static uint32_t ids[8][16];
-
-static kvf_core *producer(void)
-{
-  return &world.producer.core;
-}
 
 static void open_world(uint32_t lease_ttl_ms)
 {
@@ -18,12 +12,12 @@ static void open_world(uint32_t lease_ttl_ms)
   options.consumer_key = "a key of sixteen";
   options.producer_key = "a key of sixteen";
   options.config.lease_ttl_ms = lease_ttl_ms;
-  control_world_open(&options);
+  find_world_open(&options);
 }
 
 static kvf_status offer(const kvf_ticket *ticket, const char *text)
 {
-  return kvf_core_ticket_offer(producer(), world.now_ns, ticket, text, strlen(text));
+  return offer_ticket(producer(), ticket, text, strlen(text));
 }
 
 /* Makes, publishes and offers the i-th ticket, of so many blocks. */
@@ -46,10 +40,10 @@ static int set_up(__attribute__((unused)) void **state)
 
 static kvf_asker asker_of(uint8_t who, uint64_t find_id, uint32_t blocks, const kvf_mac *mac)
 {
-  kvf_prompt prompt = {.tokens = blocks * 16};
+  const kvf_find_key key = key_of(blocks);
   kvf_asker asker = {.find_id = find_id};
   asker.incarnation.bytes[0] = who;
-  assert_int_equal(kvf_find_prompt_tag(mac, &prompt, asker.tag), KVF_OK);
+  assert_int_equal(kvf_find_key_seal(&key, mac, asker.key), KVF_OK);
   return asker;
 }
 
@@ -58,7 +52,7 @@ static const char *ask(uint8_t who, uint64_t find_id, uint32_t blocks)
 {
   static char text[64];
   const kvf_asker asker = asker_of(who, find_id, blocks, &producer()->context.self.macs[0]);
-  const kvf_offer *given = kvf_offers_take(&producer()->offers, world.now_ns, &asker);
+  const kvf_offer *given = kvf_offers_take(&finders.producer.offers, world.now_ns, &asker);
   (void)snprintf(text, sizeof(text), "%.*s", given == NULL ? 0 : (int)given->text_bytes,
                  given == NULL ? "" : given->text);
   return text;
@@ -66,24 +60,24 @@ static const char *ask(uint8_t who, uint64_t find_id, uint32_t blocks)
 
 static uint32_t count(void)
 {
-  return HASH_CNT(by_slot, producer()->offers.by_slot);
+  return HASH_CNT(by_slot, finders.producer.offers.by_slot);
 }
 
 /* Nothing is kept of an offer that has gone. */
 static void assert_none(void)
 {
   assert_int_equal(count(), 0);
-  assert_int_equal(producer()->offers.bytes, 0);
-  assert_null(producer()->offers.shelves);
-  assert_null(producer()->offers.by_asker);
+  assert_int_equal(finders.producer.offers.bytes, 0);
+  assert_null(finders.producer.offers.buckets);
+  assert_null(finders.producer.offers.by_asker);
 }
 
 OFFER_TEST(an_offer_is_found_by_its_prompt)
 {
   assert_string_equal(ask(1, 1, 5), "");
   assert_string_equal(ask(1, 1, 4), "the ticket");
-  assert_int_equal(producer()->offers.counters.made, 1);
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.made, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
 }
 
 /* P3: a lease ends with the request that uses it. */
@@ -92,7 +86,7 @@ OFFER_TEST(an_offer_is_given_once)
   assert_string_equal(ask(1, 1, 4), "the ticket");
   assert_string_equal(ask(1, 2, 4), "");
   assert_string_equal(ask(2, 1, 4), "");
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
 }
 
 /* Its answer may have been lost. */
@@ -102,7 +96,7 @@ OFFER_TEST(who_was_given_an_offer_may_ask_again)
   (void)offer_new(1, 4, "another");
   assert_string_equal(ask(1, 1, 4), "the ticket");
   assert_string_equal(ask(1, 1, 5), ""); /* for the same prompt alone */
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
 }
 
 OFFER_TEST(equal_prompts_have_a_lease_each)
@@ -180,7 +174,7 @@ CONTROL_TEST(only_what_is_published_is_offered)
   assert_int_equal(offer(&tickets[0], "x"), KVF_EXISTS); /* also when it has been given */
   assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, &tickets[0].lease), KVF_OK);
   assert_int_equal(offer(&tickets[0], "x"), KVF_NOT_FOUND);
-  assert_int_equal(kvf_core_ticket_offer(&world.consumer.core, world.now_ns, &tickets[0], "x", 1), KVF_NOT_FOUND);
+  assert_int_equal(offer_ticket(&world.consumer.core, &tickets[0], "x", 1), KVF_NOT_FOUND);
 }
 
 /* Its readers are told that it is not published yet, and try again. */
@@ -202,15 +196,15 @@ CONTROL_TEST(an_offer_is_found_under_either_key)
     control_options_init(&options);
     options.producer_key = "the new key ....";
     options.producer_other_key = "the old key ....";
-    control_world_open(&options);
+    find_world_open(&options);
     (void)offer_new(0, 4, "the ticket");
     assert_int_equal(producer()->context.self.macs_count, 2);
-    assert_int_equal(HASH_CNT(by_tag, producer()->offers.shelves), 2);
+    assert_int_equal(HASH_CNT(by_key, finders.producer.offers.buckets), 2);
     const kvf_asker asker = asker_of(1, 1, 4, &producer()->context.self.macs[i]);
     const kvf_asker other = asker_of(2, 1, 4, &producer()->context.self.macs[1 - i]);
-    assert_non_null(kvf_offers_take(&producer()->offers, world.now_ns, &asker));
-    assert_null(kvf_offers_take(&producer()->offers, world.now_ns, &other)); /* given is given */
-    assert_null(producer()->offers.shelves);
+    assert_non_null(kvf_offers_take(&finders.producer.offers, world.now_ns, &asker));
+    assert_null(kvf_offers_take(&finders.producer.offers, world.now_ns, &other)); /* given is given */
+    assert_null(finders.producer.offers.buckets);
   }
 }
 
@@ -218,13 +212,13 @@ CONTROL_TEST(an_offer_is_found_under_either_key)
 OFFER_TEST(texts_are_bounded_together)
 {
   static char text[KVF_TICKET_BYTES_MAX];
-  kvf_offers *offers = &producer()->offers;
+  kvf_offers *offers = &finders.producer.offers;
   offers->bytes = KVF_OFFERS_BYTES_MAX - sizeof(text) + 1; /* as if there were more */
   control_ticket(&tickets[1], ids[1], 4);
   control_publish(&tickets[1]);
-  assert_int_equal(kvf_core_ticket_offer(producer(), world.now_ns, &tickets[1], text, sizeof(text)), KVF_NO_RESOURCE);
+  assert_int_equal(offer_ticket(producer(), &tickets[1], text, sizeof(text)), KVF_NO_RESOURCE);
   assert_int_equal(count(), 1);
-  assert_int_equal(kvf_core_ticket_offer(producer(), world.now_ns, &tickets[1], text, sizeof(text) - 1), KVF_OK);
+  assert_int_equal(offer_ticket(producer(), &tickets[1], text, sizeof(text) - 1), KVF_OK);
   assert_int_equal(offers->bytes, KVF_OFFERS_BYTES_MAX);
 }
 
@@ -261,11 +255,11 @@ static kvf_conn *connect_both(void)
 static void send_find(const kvf_conn *conn, uint64_t find_id, uint32_t blocks)
 {
   const kvf_asker asker = asker_of(0, find_id, blocks, &producer()->context.self.macs[0]);
-  kvf_find find = {.id = find_id};
+  kvf_find_question question = {.id = find_id};
   uint8_t body[KVF_FIND_BYTES_MAX];
   size_t bytes = 0;
-  memcpy(find.tag, asker.tag, sizeof(find.tag));
-  assert_int_equal(kvf_find_encode(&find, body, sizeof(body), &bytes), KVF_OK);
+  memcpy(question.key, asker.key, sizeof(question.key));
+  assert_int_equal(kvf_find_question_encode(&question, body, sizeof(body), &bytes), KVF_OK);
   kvf_core_on_frame(producer(), world.now_ns, conn->id, KVF_FRAME_FIND, body, bytes);
 }
 
@@ -299,7 +293,7 @@ OFFER_TEST(nothing_is_always_the_same_bytes)
   assert_int_equal(kvf_core_lease_end(producer(), world.now_ns, lease), KVF_OK);
   others[1] = answer_to(conn, 7, 6); /* ended */
   (void)offer_new(2, 8, "a third");
-  while (producer()->sessions.counters.finds_refused == 0) {
+  while (finders.producer.counters.refused == 0) {
     (void)answer_to(conn, 8, 5);
   }
   others[2] = answer_to(conn, 7, 8); /* asked too often */
@@ -307,7 +301,7 @@ OFFER_TEST(nothing_is_always_the_same_bytes)
     assert_int_equal(others[i].bytes, unknown.bytes);
     assert_memory_equal(others[i].frame, unknown.frame, unknown.bytes);
   }
-  assert_int_equal(producer()->offers.counters.given, 1);
+  assert_int_equal(finders.producer.offers.counters.given, 1);
 }
 
 OFFER_TEST(questions_have_a_budget)
@@ -316,8 +310,8 @@ OFFER_TEST(questions_have_a_budget)
   for (uint32_t i = 0; i < 2 * KVF_FINDS_PER_S; i++) {
     (void)answer_to(conn, 1, 5);
   }
-  assert_int_equal(producer()->sessions.counters.finds, KVF_FINDS_PER_S);
-  assert_int_equal(producer()->sessions.counters.finds_refused, KVF_FINDS_PER_S);
+  assert_int_equal(finders.producer.counters.heard, KVF_FINDS_PER_S);
+  assert_int_equal(finders.producer.counters.refused, KVF_FINDS_PER_S);
   world.now_ns += 10 * MS;
   assert_true(answer_to(conn, 7, 4).bytes > KVF_FRAME_HEADER_BYTES + 9);
 }
@@ -329,7 +323,7 @@ OFFER_TEST(who_only_checks_may_not_ask)
   send_find(conn, 1, 4);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
   assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
-  assert_int_equal(producer()->offers.counters.given, 0);
+  assert_int_equal(finders.producer.offers.counters.given, 0);
 }
 
 /* P8: who has not proved the key is told nothing, and takes no offer. */
@@ -344,7 +338,7 @@ OFFER_TEST(a_stranger_is_not_answered)
   kvf_frame_header header;
   assert_int_equal(kvf_frame_header_decode(conn->outbox, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
   assert_int_equal(header.type, KVF_FRAME_REFUSED);
-  assert_int_equal(producer()->offers.counters.given, 0);
+  assert_int_equal(finders.producer.offers.counters.given, 0);
   assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
 }
 
@@ -356,7 +350,7 @@ OFFER_TEST(who_does_not_read_the_answers_is_hung_up_on)
   memset(text, 'x', sizeof(text));
   control_ticket(&tickets[1], ids[1], 5);
   control_publish(&tickets[1]);
-  assert_int_equal(kvf_core_ticket_offer(producer(), world.now_ns, &tickets[1], text, sizeof(text)), KVF_OK);
+  assert_int_equal(offer_ticket(producer(), &tickets[1], text, sizeof(text)), KVF_OK);
   for (uint32_t i = 0; i < 10 && HASH_CNT(by_id, producer()->sessions.by_id) > 0; i++) {
     send_find(conn, 1, 5);
     assert_true(conn->outbox_bytes <= KVF_OUTBOX_BYTES_MAX);

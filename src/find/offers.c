@@ -1,9 +1,8 @@
-#include "core/offers.h"
+/* Offers by their leases, by their keys, and by those who were given them. */
+#include "find/offers.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "wire/find_message.h"
 
 _Static_assert(sizeof(kvf_asker) == sizeof(kvf_incarnation) + sizeof(uint64_t) + KVF_HASH_BYTES, "no padding");
 
@@ -12,65 +11,65 @@ void kvf_offers_init(kvf_offers *offers, kvf_context *context, const kvf_lease_t
   *offers = (kvf_offers){.context = context, .leases = leases};
 }
 
-/* ---- shelves ---- */
+/* ---- buckets ---- */
 
-/* The shelf of this tag, which may be empty; NULL if there is no memory. */
-static kvf_shelf *shelf_of(kvf_offers *offers, const uint8_t tag[KVF_HASH_BYTES])
+/* The bucket of this sealed key, which may be empty; NULL if there is no memory. */
+static kvf_bucket *bucket_of(kvf_offers *offers, const uint8_t key[KVF_HASH_BYTES])
 {
-  kvf_shelf *shelf;
-  HASH_FIND(by_tag, offers->shelves, tag, KVF_HASH_BYTES, shelf);
-  if (shelf != NULL) {
-    return shelf;
+  kvf_bucket *bucket;
+  HASH_FIND(by_key, offers->buckets, key, KVF_HASH_BYTES, bucket);
+  if (bucket != NULL) {
+    return bucket;
   }
-  shelf = calloc(1, sizeof(*shelf));
-  if (shelf == NULL) {
+  bucket = calloc(1, sizeof(*bucket));
+  if (bucket == NULL) {
     return NULL;
   }
-  memcpy(shelf->tag, tag, sizeof(shelf->tag));
-  kvf_list_init(&shelf->places);
-  HASH_ADD(by_tag, offers->shelves, tag, sizeof(shelf->tag), shelf);
-  if (shelf->by_tag.tbl == NULL) {
-    free(shelf);
+  memcpy(bucket->key, key, sizeof(bucket->key));
+  kvf_list_init(&bucket->entries);
+  HASH_ADD(by_key, offers->buckets, key, sizeof(bucket->key), bucket);
+  if (bucket->by_key.tbl == NULL) {
+    free(bucket);
     return NULL;
   }
-  return shelf;
+  return bucket;
 }
 
-/* Takes the offer off all shelves; an empty one goes. */
-static void take_off(kvf_offers *offers, kvf_offer *offer)
+/* Takes the offer out of all buckets; an empty one goes. */
+static void take_out(kvf_offers *offers, kvf_offer *offer)
 {
-  for (uint32_t i = 0; i < KVF_OFFER_TAGS_MAX; i++) {
-    kvf_offer_place *place = &offer->places[i];
-    kvf_shelf *shelf = place->shelf;
-    if (shelf == NULL) {
+  for (uint32_t i = 0; i < KVF_OFFER_ENTRIES_MAX; i++) {
+    kvf_offer_entry *entry = &offer->entries[i];
+    kvf_bucket *bucket = entry->bucket;
+    if (bucket == NULL) {
       continue;
     }
-    kvf_list_remove(&place->link);
-    place->shelf = NULL;
-    if (kvf_list_is_empty(&shelf->places)) {
-      /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the shelf is in */
-      HASH_DELETE(by_tag, offers->shelves, shelf);
-      free(shelf);
+    kvf_list_remove(&entry->link);
+    entry->bucket = NULL;
+    if (kvf_list_is_empty(&bucket->entries)) {
+      /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the bucket is in */
+      HASH_DELETE(by_key, offers->buckets, bucket);
+      free(bucket);
     }
   }
 }
 
-/* Puts the offer on the shelf of each of its names. */
-static kvf_status put_on(kvf_offers *offers, kvf_offer *offer, const kvf_prompt *prompt)
+/* Puts the offer into the bucket of each seal of its key. */
+static kvf_status put_in(kvf_offers *offers, kvf_offer *offer, const kvf_find_key *key)
 {
   const kvf_context *context = offers->context;
   for (uint32_t i = 0; i < context->self.macs_count; i++) {
-    kvf_offer_place *place = &offer->places[i];
-    uint8_t tag[KVF_HASH_BYTES];
-    kvf_status status = kvf_find_prompt_tag(&context->self.macs[i], prompt, tag);
+    kvf_offer_entry *entry = &offer->entries[i];
+    uint8_t seal[KVF_HASH_BYTES];
+    kvf_status status = kvf_find_key_seal(key, &context->self.macs[i], seal);
     if (status != KVF_OK) {
       return status;
     }
-    place->shelf = shelf_of(offers, tag);
-    if (place->shelf == NULL) {
+    entry->bucket = bucket_of(offers, seal);
+    if (entry->bucket == NULL) {
       return KVF_NO_MEMORY;
     }
-    kvf_list_push_back(&place->shelf->places, &place->link);
+    kvf_list_push_back(&entry->bucket->entries, &entry->link);
   }
   return KVF_OK;
 }
@@ -79,7 +78,7 @@ static kvf_status put_on(kvf_offers *offers, kvf_offer *offer, const kvf_prompt 
 
 static void drop(kvf_offers *offers, kvf_offer *offer)
 {
-  take_off(offers, offer);
+  take_out(offers, offer);
   if (offer->is_given) {
     HASH_DELETE(by_asker, offers->by_asker, offer);
   }
@@ -105,7 +104,7 @@ static kvf_offer *find(const kvf_offers *offers, uint32_t slot)
   return offer;
 }
 
-kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, const kvf_lease *lease, const kvf_prompt *prompt,
+kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, const kvf_lease *lease, const kvf_find_key *key,
                           const char *text, size_t text_bytes)
 {
   if (!kvf_lease_table_holds(offers->leases, now_ns, lease)) {
@@ -125,17 +124,17 @@ kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, const kvf_lease *
   offer->lease = *lease;
   offer->text_bytes = text_bytes;
   memcpy(offer->text, text, text_bytes);
-  for (uint32_t i = 0; i < KVF_OFFER_TAGS_MAX; i++) {
-    kvf_list_init(&offer->places[i].link);
-    offer->places[i].offer = offer;
+  for (uint32_t i = 0; i < KVF_OFFER_ENTRIES_MAX; i++) {
+    kvf_list_init(&offer->entries[i].link);
+    offer->entries[i].offer = offer;
   }
-  kvf_status status = put_on(offers, offer, prompt);
+  kvf_status status = put_in(offers, offer, key);
   if (status == KVF_OK) {
     HASH_ADD(by_slot, offers->by_slot, slot, sizeof(offer->slot), offer);
     status = offer->by_slot.tbl == NULL ? KVF_NO_MEMORY : KVF_OK;
   }
   if (status != KVF_OK) {
-    take_off(offers, offer);
+    take_out(offers, offer);
     free(offer);
     return status;
   }
@@ -144,17 +143,17 @@ kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, const kvf_lease *
   return KVF_OK;
 }
 
-/* The oldest offer of this tag that has not been given away; NULL: there is none. Those on the way whose leases have
+/* The oldest offer of this key that has not been given away; NULL: there is none. Those on the way whose leases have
  * run out are dropped, each once. */
-static kvf_offer *next_of(kvf_offers *offers, uint64_t now_ns, const uint8_t tag[KVF_HASH_BYTES])
+static kvf_offer *next_of(kvf_offers *offers, uint64_t now_ns, const uint8_t key[KVF_HASH_BYTES])
 {
-  const kvf_shelf *shelf;
+  const kvf_bucket *bucket;
   while (true) {
-    HASH_FIND(by_tag, offers->shelves, tag, KVF_HASH_BYTES, shelf);
-    if (shelf == NULL) {
+    HASH_FIND(by_key, offers->buckets, key, KVF_HASH_BYTES, bucket);
+    if (bucket == NULL) {
       return NULL;
     }
-    kvf_offer *offer = KVF_CONTAINER_OF(shelf->places.next, kvf_offer_place, link)->offer;
+    kvf_offer *offer = KVF_CONTAINER_OF(bucket->entries.next, kvf_offer_entry, link)->offer;
     if (kvf_lease_table_holds(offers->leases, now_ns, &offer->lease)) {
       return offer;
     }
@@ -171,7 +170,7 @@ static bool give(kvf_offers *offers, kvf_offer *offer, const kvf_asker *asker)
     return false;
   }
   offer->is_given = true;
-  take_off(offers, offer);
+  take_out(offers, offer);
   offers->counters.given++;
   return true;
 }
@@ -183,7 +182,7 @@ const kvf_offer *kvf_offers_take(kvf_offers *offers, uint64_t now_ns, const kvf_
   if (offer != NULL) {
     return kvf_lease_table_holds(offers->leases, now_ns, &offer->lease) ? offer : NULL;
   }
-  offer = next_of(offers, now_ns, asker->tag);
+  offer = next_of(offers, now_ns, asker->key);
   return offer != NULL && give(offers, offer, asker) ? offer : NULL;
 }
 
