@@ -106,8 +106,7 @@ TEST(each_event_comes_once)
   }
   make_events(&n, EVENTS);
   uint64_t until_ms = pair_now_ms() + 10000;
-  while (is_readable(&n) && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while (is_readable(&n) && pair_tick(until_ms)) {
   }
   atomic_store(&stop, true);
   uint32_t taken = 0;
@@ -181,8 +180,7 @@ TEST(sessions_have_a_key_while_they_last)
   assert_false(host.session_key(host.context, session_id + 1, &key));
   stranger_close(&s);
   uint64_t until_ms = pair_now_ms() + 10000;
-  while (pair_stat(&n, "sessions_open", "") > 0 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while (pair_stat(&n, "sessions_open", "") > 0 && pair_tick(until_ms)) {
   }
   assert_false(host.session_key(host.context, session_id, &key));
   pair_close_node(&n);
