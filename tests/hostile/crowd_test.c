@@ -81,14 +81,9 @@ static void expect_as_before(void)
 static kvf_address data_port(void)
 {
   stranger control;
-  kvf_welcome welcome;
-  stranger_connect(&control, s.producer.node, NULL);
-  stranger_shake_hands(&control, &welcome);
-  assert_int_equal(welcome.transports_count, 1);
-  const kvf_address at = peer_data_port(welcome.transports[0].description, welcome.transports[0].description_bytes);
-  kvf_welcome_free(&welcome);
+  stranger_open(&control, s.producer.node, NULL);
   stranger_close(&control);
-  return at;
+  return control.data;
 }
 
 static kvf_address control_port(void)
@@ -195,10 +190,7 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
 {
   stranger bores[BORES];
   for (size_t i = 0; i < BORES; i++) {
-    kvf_welcome welcome;
-    stranger_connect(&bores[i], s.producer.node, NULL);
-    stranger_shake_hands(&bores[i], &welcome);
-    kvf_welcome_free(&welcome);
+    stranger_open(&bores[i], s.producer.node, NULL);
   }
   for (size_t i = 0; i < BORES; i++) {
     peer_expect_closed(bores[i].fd);
@@ -212,18 +204,12 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
 static int connect_data(void)
 {
   stranger control;
-  kvf_welcome welcome;
-  kvf_key session_key;
   uint8_t ready[KVF_DATA_READY_BYTES_MAX];
-  stranger_connect(&control, s.producer.node, NULL);
-  stranger_shake_hands(&control, &welcome);
-  assert_int_equal(kvf_handshake_session_key(&control.key, control.hello, control.hello_bytes, control.challenge,
-                                             control.challenge_bytes, &session_key),
-                   KVF_OK);
-  int fd = peer_connect_to_node(welcome.transports[0].description, welcome.transports[0].description_bytes);
-  peer_hello(fd, welcome.session_id, &session_key);
+  stranger_open(&control, s.producer.node, NULL);
+  const kvf_key session_key = stranger_session_key(&control);
+  const int fd = stranger_connect_data(&control).fd;
+  peer_hello(fd, control.session_id, &session_key);
   assert_int_equal(peer_receive_frame(fd, KVF_FRAME_DATA_READY, ready, sizeof(ready)), sizeof(ready));
-  kvf_welcome_free(&welcome);
   stranger_close(&control);
   return fd;
 }

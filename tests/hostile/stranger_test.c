@@ -70,13 +70,6 @@ static void send_header(const stranger *s, kvf_frame_type type, uint32_t body_by
   peer_send(s->fd, header, sizeof(header));
 }
 
-static void shake_hands(stranger *s)
-{
-  kvf_welcome welcome;
-  stranger_shake_hands(s, &welcome);
-  kvf_welcome_free(&welcome);
-}
-
 static void greet(stranger *s)
 {
   stranger_hello(s);
@@ -143,7 +136,7 @@ static void send_longest_hello(stranger *s)
 /* More than any frame may have, from one who has proved the key. */
 static void send_too_long(stranger *s)
 {
-  shake_hands(s);
+  stranger_shake_hands(s);
   peer_send(s->fd, "\x01\x00\x04\x00\x06\x00\x00\x00", KVF_FRAME_HEADER_BYTES);
 }
 
@@ -160,7 +153,7 @@ static void ask_for_a_ticket_first(stranger *s)
 
 static void ask_malformed(stranger *s)
 {
-  shake_hands(s);
+  stranger_shake_hands(s);
   peer_send_frame(s->fd, KVF_FRAME_FIND, "a ticket, please", 16);
 }
 
@@ -172,7 +165,7 @@ static void send_challenge_back(stranger *s)
 
 static void send_read_in_session(stranger *s)
 {
-  shake_hands(s);
+  stranger_shake_hands(s);
   send_read(s);
 }
 
@@ -189,7 +182,7 @@ static void send_malformed_proof(stranger *s)
 
 static void send_malformed_finish(stranger *s)
 {
-  shake_hands(s);
+  stranger_shake_hands(s);
   peer_send_frame(s->fd, KVF_FRAME_LEASES, "leases", 6);
 }
 
@@ -325,19 +318,6 @@ static void break_off_data_hello(stranger *data)
   stranger_close(data);
 }
 
-/* By a session of one's own, which tells where the data port is. */
-static void connect_data(scene *s, stranger *control, stranger *data)
-{
-  kvf_welcome welcome;
-  stranger_connect(control, s->producer.node, KEY);
-  stranger_shake_hands(control, &welcome);
-  assert_int_equal(welcome.transports_count, 1);
-  memset(data, 0, sizeof(*data));
-  data->fd = peer_connect_to_node(welcome.transports[0].description, welcome.transports[0].description_bytes);
-  kvf_welcome_free(&welcome);
-  stranger_find_name(data);
-}
-
 SCENE_TEST(at_the_data_port)
 {
   static const char ended[] = "data_connections_ended";
@@ -354,9 +334,9 @@ SCENE_TEST(at_the_data_port)
   scene *s = *state;
   for (size_t i = 0; i < sizeof(attacks) / sizeof(attacks[0]); i++) {
     stranger control;
-    stranger data;
     uint64_t counted = pair_stat(&s->producer, attacks[i].counter, attacks[i].reason);
-    connect_data(s, &control, &data);
+    stranger_open(&control, s->producer.node, KEY);
+    stranger data = stranger_connect_data(&control);
     attacks[i].attack(&data);
     assert_seen(s, &attacks[i], &data, counted);
     stranger_close(&control);

@@ -27,31 +27,9 @@ static void keep_log(void *context, kvf_log_level level, const char *line)
   (void)pthread_mutex_unlock(&log->lock);
 }
 
-/* Until the lines so far have been written. */
-static void flush_log(pair_node *n)
+static bool has_line(pair_log *log, const char *text, const char *other_text)
 {
-  char mark[32];
   bool found = false;
-  (void)snprintf(mark, sizeof(mark), "mark %u", ++n->marks);
-  kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
-  for (uint64_t until_ms = pair_now_ms() + PATIENT_MS; !found && pair_now_ms() < until_ms;) {
-    (void)pthread_mutex_lock(&n->log->lock);
-    for (uint32_t i = 0; i < n->log->count && i < PAIR_LOG_LINES && !found; i++) {
-      found = strcmp(n->log->lines[i], mark) == 0;
-    }
-    (void)pthread_mutex_unlock(&n->log->lock);
-    if (!found) {
-      pair_sleep_ms(1);
-    }
-  }
-  assert_true(found);
-}
-
-bool pair_logged(pair_node *n, const char *text, const char *other_text)
-{
-  pair_log *log = n->log;
-  bool found = false;
-  flush_log(n);
   (void)pthread_mutex_lock(&log->lock);
   for (uint32_t i = 0; i < log->count && i < PAIR_LOG_LINES && !found; i++) {
     found = strstr(log->lines[i], text) != NULL && (other_text == NULL || strstr(log->lines[i], other_text) != NULL);
@@ -60,21 +38,20 @@ bool pair_logged(pair_node *n, const char *text, const char *other_text)
   return found;
 }
 
-static pair_log *new_log(void)
+/* When the lines so far have been written. */
+bool pair_logged(pair_node *n, const char *text, const char *other_text)
 {
-  pair_log *log = calloc(1, sizeof(*log));
-  assert_non_null(log);
-  (void)pthread_mutex_init(&log->lock, NULL);
-  return log;
+  char mark[32];
+  const uint64_t until_ms = pair_now_ms() + PATIENT_MS;
+  (void)snprintf(mark, sizeof(mark), "mark %u.", ++n->marks);
+  kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
+  while (!has_line(n->log, mark, NULL) && pair_tick(until_ms)) {
+  }
+  assert_true(has_line(n->log, mark, NULL));
+  return has_line(n->log, text, other_text);
 }
 
 const kvf_layout *pair_layout;
-
-static void free_log(pair_log *log)
-{
-  (void)pthread_mutex_destroy(&log->lock);
-  free(log);
-}
 
 static uint32_t memory_named(const char *name)
 {
@@ -279,7 +256,9 @@ void pair_open_node(pair_node *n, const pair_option *options)
                    .block_bytes = PAIR_BLOCK_BYTES,
                    .regions = PAIR_REGIONS,
                    .memory = KVF_MEMORY_HOST,
-                   .log = new_log()};
+                   .log = calloc(1, sizeof(*n->log))};
+  assert_non_null(n->log);
+  (void)pthread_mutex_init(&n->log->lock, NULL);
   configure(n, options, &config);
   allocate_memory(n);
   start(n, &config);
@@ -321,7 +300,8 @@ void pair_close_node(pair_node *n)
   end_engine(n);
   free_memory(n, n->bases);
   free_memory(n, n->left);
-  free_log(n->log);
+  (void)pthread_mutex_destroy(&n->log->lock);
+  free(n->log);
   *n = (pair_node){0};
 }
 
@@ -517,6 +497,12 @@ void pair_sleep_ms(uint32_t ms)
   pair_sleep_us(ms * UINT64_C(1000));
 }
 
+bool pair_tick(uint64_t until_ms)
+{
+  pair_sleep_ms(1);
+  return pair_now_ms() < until_ms;
+}
+
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
 {
   uint64_t id = 0;
@@ -671,26 +657,18 @@ uint64_t pair_stat(pair_node *n, const char *name, const char *reason)
 
 bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms)
 {
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (pair_stat(n, name, reason) < value) {
-    if (pair_now_ms() >= until_ms) {
-      return false;
-    }
-    pair_sleep_ms(1);
+  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  while (pair_stat(n, name, reason) < value && pair_tick(until_ms)) {
   }
-  return true;
+  return pair_stat(n, name, reason) >= value;
 }
 
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms)
 {
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (!pair_logged(n, text, other_text)) {
-    if (pair_now_ms() >= until_ms) {
-      return false;
-    }
-    pair_sleep_ms(1);
+  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  while (!pair_logged(n, text, other_text) && pair_tick(until_ms)) {
   }
-  return true;
+  return pair_logged(n, text, other_text);
 }
 
 size_t pair_count_entries(const char *folder)
@@ -745,8 +723,7 @@ void costs_expect(costs before, size_t slack_bytes)
   uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
   costs now = costs_now();
   while ((now.descriptors != before.descriptors || now.threads != before.threads || now.memory_bytes > most_bytes) &&
-         pair_now_ms() < until_ms) {
-    pair_sleep_ms(5);
+         pair_tick(until_ms)) {
     now = costs_now();
   }
   assert_int_equal(now.descriptors, before.descriptors);
@@ -799,9 +776,8 @@ static void *load_on(void *context)
 
 static void wait_loads(beside *b, unsigned count)
 {
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
-  while (atomic_load(&b->loads) < count && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  const uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  while (atomic_load(&b->loads) < count && pair_tick(until_ms)) {
   }
   assert_true(atomic_load(&b->loads) >= count);
 }

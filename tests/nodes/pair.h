@@ -96,6 +96,8 @@ uint16_t pair_control_port(const pair_node *n);
 uint64_t pair_now_ms(void);
 void pair_sleep_ms(uint32_t ms);
 void pair_sleep_us(uint64_t us);
+/* Sleeps for a millisecond; whether it is still before that time. */
+bool pair_tick(uint64_t until_ms);
 
 /* ---- a node's engine. On CUDA's memory pair_write() works on a stream, late: the thread is in cuda_driver_enter()
  * ----

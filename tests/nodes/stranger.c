@@ -18,11 +18,10 @@ kvf_rank_record stranger_record(kvf_node *node)
   return record;
 }
 
-int stranger_dial(kvf_node *node)
+static int dial(const kvf_address *to)
 {
-  const kvf_rank_record record = stranger_record(node);
   struct sockaddr_storage address;
-  socklen_t length = kvf_address_to_sockaddr(&record.address, &address);
+  socklen_t length = kvf_address_to_sockaddr(to, &address);
   int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_true(fd >= 0);
   if (connect(fd, (const struct sockaddr *)&address, length) != 0) {
@@ -32,16 +31,31 @@ int stranger_dial(kvf_node *node)
   return fd;
 }
 
-void stranger_find_name(stranger *s)
+int stranger_dial(kvf_node *node)
+{
+  const kvf_rank_record record = stranger_record(node);
+  return dial(&record.address);
+}
+
+/* How the node sees it, by now that it is connected. */
+static void find_name(stranger *s)
 {
   struct sockaddr_storage storage;
   socklen_t length = sizeof(storage);
   kvf_address address;
   char text[KVF_ADDRESS_TEXT_BYTES];
+  assert_true(s->fd >= 0);
   assert_int_equal(getsockname(s->fd, (struct sockaddr *)&storage, &length), 0);
   assert_true(kvf_address_from_sockaddr(&storage, &address));
   kvf_address_format(&address, text);
   (void)snprintf(s->name, sizeof(s->name), "%.31s", text);
+}
+
+stranger stranger_connect_data(const stranger *session)
+{
+  stranger data = {.fd = dial(&session->data)};
+  find_name(&data);
+  return data;
 }
 
 void stranger_connect(stranger *s, kvf_node *node, const char *key)
@@ -53,8 +67,7 @@ void stranger_connect(stranger *s, kvf_node *node, const char *key)
     memcpy(s->key.data, key, s->key.bytes);
   }
   s->fd = stranger_dial(node);
-  assert_true(s->fd >= 0);
-  stranger_find_name(s);
+  find_name(s);
 }
 
 void stranger_close(stranger *s)
@@ -109,21 +122,43 @@ void stranger_proof(stranger *s, const char *model, uint32_t block_tokens)
   peer_send_frame(s->fd, KVF_FRAME_PROOF, body, bytes);
 }
 
-void stranger_welcome(stranger *s, kvf_welcome *out)
+static void hear_welcome(stranger *s)
 {
   uint8_t *body = malloc(KVF_FRAME_BODY_BYTES_MAX);
+  kvf_welcome welcome;
   assert_non_null(body);
   size_t bytes = peer_receive_frame(s->fd, KVF_FRAME_WELCOME, body, KVF_FRAME_BODY_BYTES_MAX);
-  assert_int_equal(kvf_welcome_decode(body, bytes, out), KVF_OK);
+  assert_int_equal(kvf_welcome_decode(body, bytes, &welcome), KVF_OK);
+  s->session_id = welcome.session_id;
+  for (size_t i = 0; i < welcome.transports_count; i++) {
+    if (strcmp(welcome.transports[i].name, "tcp") == 0) {
+      s->data = peer_data_port(welcome.transports[i].description, welcome.transports[i].description_bytes);
+    }
+  }
+  kvf_welcome_free(&welcome);
   free(body);
 }
 
-void stranger_shake_hands(stranger *s, kvf_welcome *out)
+void stranger_shake_hands(stranger *s)
 {
   stranger_hello(s);
   stranger_challenge(s);
   stranger_proof(s, "test", PAIR_BLOCK_TOKENS);
-  stranger_welcome(s, out);
+  hear_welcome(s);
+}
+
+void stranger_open(stranger *s, kvf_node *node, const char *key)
+{
+  stranger_connect(s, node, key);
+  stranger_shake_hands(s);
+}
+
+kvf_key stranger_session_key(const stranger *s)
+{
+  kvf_key key;
+  assert_int_equal(kvf_handshake_session_key(&s->key, s->hello, s->hello_bytes, s->challenge, s->challenge_bytes, &key),
+                   KVF_OK);
+  return key;
 }
 
 kvf_refused stranger_expect_refused(stranger *s)

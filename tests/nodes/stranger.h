@@ -17,6 +17,8 @@ typedef struct stranger {
   size_t hello_bytes;
   uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
   size_t challenge_bytes;
+  uint64_t session_id; /* an open session's */
+  kvf_address data;    /* where the producer's data port is, as it was told */
 } stranger;
 
 /* How the node says that it is reached. */
@@ -25,8 +27,6 @@ kvf_rank_record stranger_record(kvf_node *node);
 int stranger_dial(kvf_node *node);
 /* Connects; `key` may be NULL. */
 void stranger_connect(stranger *s, kvf_node *node, const char *key);
-/* Sets s->name of a descriptor that was connected in another way. */
-void stranger_find_name(stranger *s);
 void stranger_close(stranger *s);
 /* Closes in such a way that the node gets a reset. */
 void stranger_reset(stranger *s);
@@ -36,9 +36,13 @@ void stranger_hello(stranger *s);
 void stranger_challenge(stranger *s);
 /* `model` is the one identity field besides block_tokens. */
 void stranger_proof(stranger *s, const char *model, uint32_t block_tokens);
-void stranger_welcome(stranger *s, kvf_welcome *out);
 /* All of them: an open session. */
-void stranger_shake_hands(stranger *s, kvf_welcome *out);
+void stranger_shake_hands(stranger *s);
+/* The same, and connects first. */
+void stranger_open(stranger *s, kvf_node *node, const char *key);
+kvf_key stranger_session_key(const stranger *s);
+/* Another stranger, at the data port that an open session was told of. */
+stranger stranger_connect_data(const stranger *session);
 
 /* The node says why it hangs up, and does. */
 kvf_refused stranger_expect_refused(stranger *s);

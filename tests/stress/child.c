@@ -29,8 +29,8 @@ int stress_child_main(void)
     stress_devices_begin();
   }
   stress_site_open(&site, &setting);
-  stress_begin(&engine, stress_produce, &site);
-  stress_begin(&poller, stress_produce_poll, &site);
+  stress_begin(&engine, stress_engine, &site);
+  stress_begin(&poller, stress_poll, &site);
   if (setting.devices && !setting.churn) {
     stress_begin(&engine, stress_shake_device, NULL);
   }

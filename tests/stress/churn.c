@@ -565,8 +565,8 @@ static void load(uint64_t loads, bool keys_change)
   atomic_store(&churn.loads, 0);
   stress_begin(&others, stress_watch_machine, NULL);
   for (uint32_t i = 0; i < CONSUMERS; i++) {
-    stress_begin(&engines, stress_consume, &churn.consumers[i]);
-    stress_begin(&others, stress_consume_poll, &churn.consumers[i]);
+    stress_begin(&engines, stress_engine, &churn.consumers[i]);
+    stress_begin(&others, stress_poll, &churn.consumers[i]);
   }
   for (uint32_t i = 0; i < PRODUCERS; i++) {
     stress_begin(&others, produce, &churn.producers[i]);

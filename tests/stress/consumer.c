@@ -1,8 +1,6 @@
 /* A decode engine: loads, aborts, checks. */
 #include "stress.h"
 
-#define EVENTS 16
-
 /* With the site's lock. */
 static stress_load *find_load(stress_site *site, uint64_t id)
 {
@@ -116,7 +114,7 @@ static void start(stress_site *site, kvf_prng *prng, const stress_ticket *ticket
   }
 }
 
-static void consume_one(stress_site *site, kvf_prng *prng)
+void stress_consume(stress_site *site, kvf_prng *prng)
 {
   stress_ticket ticket;
   if (!stress_mix_now->take(site, prng, &ticket)) {
@@ -142,19 +140,6 @@ static void consume_one(stress_site *site, kvf_prng *prng)
     return;
   }
   start(site, prng, &ticket, &load);
-}
-
-void *stress_consume(void *context)
-{
-  stress_site *site = context;
-  kvf_prng prng = stress_prng();
-  while (!atomic_load(&stress_stop)) {
-    (void)pthread_rwlock_rdlock(&site->life);
-    consume_one(site, &prng);
-    (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(kvf_prng_below(&prng, 1000));
-  }
-  return NULL;
 }
 
 /* ---- events; all with the site's lock ---- */
@@ -247,27 +232,18 @@ static void check_deadlines(stress_site *site)
   }
 }
 
-void *stress_consume_poll(void *context)
+size_t stress_consume_poll(stress_site *site)
 {
-  stress_site *site = context;
-  while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
-    kvf_event events[EVENTS];
-    (void)pthread_rwlock_rdlock(&site->life);
-    (void)pthread_mutex_lock(&site->lock);
-    size_t count = kvf_node_poll(site->n.node, events, EVENTS);
-    if (stress_mix_now->look != NULL) {
-      stress_mix_now->look(site);
-    }
-    for (size_t i = 0; i < count; i++) {
-      on_event(site, &events[i]);
-    }
-    check_deadlines(site);
-    (void)pthread_mutex_unlock(&site->lock);
-    (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(count == 0 ? 300 : 0);
-    if (atomic_load(&stress_wrong) > 0) {
-      break;
-    }
+  kvf_event events[STRESS_EVENTS];
+  (void)pthread_mutex_lock(&site->lock);
+  size_t count = kvf_node_poll(site->n.node, events, STRESS_EVENTS);
+  if (stress_mix_now->look != NULL) {
+    stress_mix_now->look(site);
   }
-  return NULL;
+  for (size_t i = 0; i < count; i++) {
+    on_event(site, &events[i]);
+  }
+  check_deadlines(site);
+  (void)pthread_mutex_unlock(&site->lock);
+  return count;
 }

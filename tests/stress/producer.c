@@ -1,8 +1,6 @@
 /* A prefill engine: publishes, ends early, uses blocks again at once. */
 #include "stress.h"
 
-#define EVENTS 16
-
 /* With the site's lock. */
 static stress_lease *find_lease(stress_site *site, uint64_t id)
 {
@@ -83,7 +81,7 @@ static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease
   }
 }
 
-static void produce_one(stress_site *site, kvf_prng *prng)
+void stress_produce(stress_site *site, kvf_prng *prng)
 {
   stress_lease lease = {.count = 1 + (uint32_t)kvf_prng_below(prng, stress_mix_now->ticket_blocks)};
   stress_ticket ticket = {.seed = stress_new_seed(prng), .count = lease.count};
@@ -114,19 +112,6 @@ static void produce_one(stress_site *site, kvf_prng *prng)
   publish(site, prng, &lease, &ticket);
 }
 
-void *stress_produce(void *context)
-{
-  stress_site *site = context;
-  kvf_prng prng = stress_prng();
-  while (!atomic_load(&stress_stop)) {
-    (void)pthread_rwlock_rdlock(&site->life);
-    produce_one(site, &prng);
-    (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(kvf_prng_below(&prng, 1000));
-  }
-  return NULL;
-}
-
 static void on_ended(stress_site *site, const kvf_event *event)
 {
   stress_lease ended = {.count = 0};
@@ -146,25 +131,16 @@ static void on_ended(stress_site *site, const kvf_event *event)
   atomic_fetch_add(&site->lease_ends, 1);
 }
 
-void *stress_produce_poll(void *context)
+size_t stress_produce_poll(stress_site *site)
 {
-  stress_site *site = context;
-  while (!atomic_load(&stress_last) || !stress_is_idle(site, false)) {
-    kvf_event events[EVENTS];
-    (void)pthread_rwlock_rdlock(&site->life);
-    size_t count = kvf_node_poll(site->n.node, events, EVENTS);
-    for (size_t i = 0; i < count; i++) {
-      if (events[i].kind == KVF_EVENT_LEASE_ENDED) {
-        on_ended(site, &events[i]);
-      } else {
-        stress_fail("P3", "a producer has an event of kind %d", (int)events[i].kind);
-      }
-    }
-    (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(count == 0 ? 300 : 0);
-    if (atomic_load(&stress_wrong) > 0) {
-      break;
+  kvf_event events[STRESS_EVENTS];
+  size_t count = kvf_node_poll(site->n.node, events, STRESS_EVENTS);
+  for (size_t i = 0; i < count; i++) {
+    if (events[i].kind == KVF_EVENT_LEASE_ENDED) {
+      on_ended(site, &events[i]);
+    } else {
+      stress_fail("P3", "a producer has an event of kind %d", (int)events[i].kind);
     }
   }
-  return NULL;
+  return count;
 }

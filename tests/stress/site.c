@@ -178,3 +178,30 @@ bool stress_is_idle(stress_site *site, bool complain)
   (void)pthread_rwlock_unlock(&site->life);
   return idle;
 }
+
+/* ---- its threads ---- */
+
+void *stress_engine(void *context)
+{
+  stress_site *site = context;
+  kvf_prng prng = stress_prng();
+  while (!atomic_load(&stress_stop)) {
+    (void)pthread_rwlock_rdlock(&site->life);
+    (site->setting.consumer ? stress_consume : stress_produce)(site, &prng);
+    (void)pthread_rwlock_unlock(&site->life);
+    pair_sleep_us(kvf_prng_below(&prng, 1000));
+  }
+  return NULL;
+}
+
+void *stress_poll(void *context)
+{
+  stress_site *site = context;
+  while (atomic_load(&stress_wrong) == 0 && (!atomic_load(&stress_last) || !stress_is_idle(site, false))) {
+    (void)pthread_rwlock_rdlock(&site->life);
+    size_t count = (site->setting.consumer ? stress_consume_poll : stress_produce_poll)(site);
+    (void)pthread_rwlock_unlock(&site->life);
+    pair_sleep_us(count == 0 ? 300 : 0);
+  }
+  return NULL;
+}

@@ -77,9 +77,9 @@ void stress_join(stress_threads *threads)
 static void begin_engine(stress_threads *engines, stress_threads *pollers, stress_site *site)
 {
   for (int i = 0; i < 2; i++) {
-    stress_begin(engines, site->setting.consumer ? stress_consume : stress_produce, site);
+    stress_begin(engines, stress_engine, site);
   }
-  stress_begin(pollers, site->setting.consumer ? stress_consume_poll : stress_produce_poll, site);
+  stress_begin(pollers, stress_poll, site);
 }
 
 void stress_settle(const stress_sites *sites, stress_threads *pollers)

@@ -179,14 +179,22 @@ void stress_devices_begin(void);
 
 /* ---- the threads; each runs until stress_stop, those that poll until stress_last and their site is idle ---- */
 
-void *stress_produce(void *context);      /* a stress_site */
-void *stress_produce_poll(void *context); /* a stress_site */
-void *stress_consume(void *context);      /* a stress_site */
-void *stress_consume_poll(void *context); /* a stress_site */
-void *stress_look(void *context);         /* statistics and the like, of a stress_sites */
-void *stress_rain(void *context);         /* faults, of a stress_sites */
-void *stress_child(void *context);        /* a stress_setting */
-void *stress_shake_device(void *unused);  /* faults of the driver and of its device 0 */
+void *stress_engine(void *context);      /* offers or loads, as a stress_site is to */
+void *stress_poll(void *context);        /* its events */
+void *stress_look(void *context);        /* statistics and the like, of a stress_sites */
+void *stress_rain(void *context);        /* faults, of a stress_sites */
+void *stress_child(void *context);       /* a stress_setting */
+void *stress_shake_device(void *unused); /* faults of the driver and of its device 0 */
+
+/* ---- producer.c, consumer.c: what an engine does once, with `life` held for reading ---- */
+
+#define STRESS_EVENTS 16 /* at a time */
+
+void stress_produce(stress_site *site, kvf_prng *prng);
+void stress_consume(stress_site *site, kvf_prng *prng);
+/* Returns how many events there were. */
+size_t stress_produce_poll(stress_site *site);
+size_t stress_consume_poll(stress_site *site);
 
 /* All sites of the parent, for stress_look() and stress_rain(). */
 typedef struct stress_sites {

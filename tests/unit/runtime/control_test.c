@@ -566,19 +566,16 @@ TEST(slow_readers_get_everything)
 {
   pair_node n;
   stranger s;
-  kvf_welcome welcome;
   uint8_t *pings = malloc((size_t)PINGS * PING_BYTES);
   uint8_t *pongs = malloc((size_t)PINGS * PING_BYTES);
   size_t bytes = 0;
   assert_non_null(pings);
   assert_non_null(pongs);
   pair_open_node(&n, NULL);
-  stranger_connect(&s, n.node, NULL);
-  stranger_shake_hands(&s, &welcome);
+  stranger_open(&s, n.node, NULL);
   int node_fd = other_end(&s);
   shrink_buffer(node_fd, SO_SNDBUF);
   shrink_buffer(s.fd, SO_RCVBUF);
-  kvf_welcome_free(&welcome);
   for (uint64_t i = 0; i < PINGS; i++) {
     bytes += ping_frame(i, pings + bytes);
   }
@@ -600,12 +597,9 @@ TEST(who_never_reads_is_hung_up_on)
 {
   pair_node n;
   stranger s;
-  kvf_welcome welcome;
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX];
   pair_open_node(&n, NULL);
-  stranger_connect(&s, n.node, NULL);
-  stranger_shake_hands(&s, &welcome);
-  kvf_welcome_free(&welcome);
+  stranger_open(&s, n.node, NULL);
   uint64_t until_ms = pair_now_ms() + 60000;
   size_t bytes = ping_frame(1, frame);
   while (send(s.fd, frame, bytes, MSG_NOSIGNAL) > 0) {

@@ -106,8 +106,7 @@ TEST(each_event_comes_once)
   }
   make_events(&n, EVENTS);
   uint64_t until_ms = pair_now_ms() + 10000;
-  while (is_readable(&n) && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while (is_readable(&n) && pair_tick(until_ms)) {
   }
   atomic_store(&stop, true);
   uint32_t taken = 0;
@@ -164,27 +163,20 @@ TEST(sessions_have_a_key_while_they_last)
 {
   pair_node n;
   stranger s;
-  kvf_welcome welcome;
   kvf_key key;
-  kvf_key expected;
   pair_open_node(&n, NULL);
   kvf_transport_host host = kvf_node_host(n.node);
-  stranger_connect(&s, n.node, NULL);
-  stranger_shake_hands(&s, &welcome);
-  uint64_t session_id = welcome.session_id;
-  kvf_welcome_free(&welcome);
-  assert_true(host.session_key(host.context, session_id, &key));
-  assert_int_equal(kvf_handshake_session_key(&s.key, s.hello, s.hello_bytes, s.challenge, s.challenge_bytes, &expected),
-                   KVF_OK);
+  stranger_open(&s, n.node, NULL);
+  assert_true(host.session_key(host.context, s.session_id, &key));
+  const kvf_key expected = stranger_session_key(&s);
   assert_int_equal(key.bytes, expected.bytes);
   assert_memory_equal(key.data, expected.data, key.bytes);
-  assert_false(host.session_key(host.context, session_id + 1, &key));
+  assert_false(host.session_key(host.context, s.session_id + 1, &key));
   stranger_close(&s);
   uint64_t until_ms = pair_now_ms() + 10000;
-  while (pair_stat(&n, "sessions_open", "") > 0 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while (pair_stat(&n, "sessions_open", "") > 0 && pair_tick(until_ms)) {
   }
-  assert_false(host.session_key(host.context, session_id, &key));
+  assert_false(host.session_key(host.context, s.session_id, &key));
   pair_close_node(&n);
 }
 

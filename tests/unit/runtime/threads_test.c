@@ -126,8 +126,7 @@ TEST(threads_that_poll_sleep_exactly)
   pair_node n;
   unsigned exact;
   pair_open_node(&n, options);
-  while ((exact = exact_threads()) != 7 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while ((exact = exact_threads()) != 7 && pair_tick(until_ms)) {
   }
   pair_close_node(&n);
   assert_int_equal(exact, 7);

@@ -318,8 +318,7 @@ static kvf_event next_event(pair_node *n)
 {
   kvf_event event = {.kind = 0};
   const uint64_t until_ms = pair_now_ms() + 1000; /* long before the load's deadline */
-  while (kvf_node_poll(n->node, &event, 1) == 0 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(1);
+  while (kvf_node_poll(n->node, &event, 1) == 0 && pair_tick(until_ms)) {
   }
   return event;
 }

@@ -155,12 +155,6 @@ kvf_address peer_data_port(const void *description, size_t description_bytes)
   return loopback(told.port);
 }
 
-int peer_connect_to_node(const void *description, size_t description_bytes)
-{
-  const kvf_address address = peer_data_port(description, description_bytes);
-  return finish_connect(&address);
-}
-
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
 {
   uint8_t body[KVF_DATA_HELLO_BYTES_MAX];

@@ -29,9 +29,8 @@ extern uint32_t peer_layers;
 
 /* Connects to the port that the description, one rail's, names. */
 int peer_connect(const void *description, size_t description_bytes);
-/* The first data port that the description, a node's, names; and connects to it. */
+/* The first data port that the description, a node's, names. */
 kvf_address peer_data_port(const void *description, size_t description_bytes);
-int peer_connect_to_node(const void *description, size_t description_bytes);
 /* Takes the challenge and shows this proof of the session's key. */
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
 /* The whole handshake. */
