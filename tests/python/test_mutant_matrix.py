@@ -60,6 +60,7 @@ def test_the_simulator_has_its_own_seeds() -> None:
             "timeout": 30}
     assert suite_of(test).words[1:] == ["--search", "--starts=1", f"--most={mutant_matrix.SEEDS}"] and suite_of(test).found == 0
     assert suite_of({**test, "name": "churn", "is_parallel": False}).kind == "alone"
+    assert [suite_of({**test, "name": "some", "suite": [of]}).tries for of in ("kvferry:fuzz", "kvferry:unit")] == [1, 3]
 
 
 @pytest.mark.parametrize("text, tests", [
@@ -85,14 +86,14 @@ def test_who_fails_without_a_bug_catches_nothing(world: Path) -> None:
         baseline([shell("exit 1")], "key")
 
 
-def test_a_catch_is_seen_twice_and_in_a_program_that_the_bug_changed(world: Path) -> None:
-    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same")]
+def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: Path) -> None:
+    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once", tries=2), shell("exit 1")._replace(name="same")]
     base = {"seconds": dict.fromkeys(["core/some", "once", "same"], 0.1),
             "prints": {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2])}}
     (world / "once").touch()
     program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
     row = make_row("a_bug", suites, base)
-    assert (row["caught"], row["once"], row["tests"], row["ran"]) == (["core/some"], ["once"], {"core/some": ["a"]}, 2)
+    assert (row["caught"], row["sometimes"], row["tests"], row["ran"]) == ({"core/some": "a"}, ["once"], {"core/some": ["a"]}, 2)
 
 
 def test_a_row_is_kept_for_its_patch_and_tree(world: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_row_is_kept_for_its_patch_and_tree(world: Path) -> None:
 
 
 def test_the_table_ranks_by_what_is_caught_alone() -> None:
-    rows = {name: {"caught": caught, "tests": {suite: ["a_test"] for suite in caught}} for name, caught in {
+    rows = {name: {"caught": dict.fromkeys(caught, "a_test"), "tests": {suite: ["a_test"] for suite in caught}} for name, caught in {
         "sole": ["core/a"], "simulated": ["core/a", "sim/seeds"], "by_two": ["core/b", "core/c"], "unseen": []}.items()}
     assert alone(rows, set()) == {"core/a": {"sole": ["a_test"]}}
     assert alone(rows, mutant_matrix.SIMULATOR) == {"core/a": {"simulated": ["a_test"], "sole": ["a_test"]}}
