@@ -47,14 +47,11 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_find(kvf_node *node, const kvf_prompt
                                                 uint32_t timeout_ms, uint64_t user, uint64_t *find_id);
 
 /* Writes the ticket (text, not terminated) of a find whose event has said KVF_OK, and forgets the find: once, within
- * half a minute of the event. KVF_NOT_FOUND: no such find (any more), or it has not said so. KVF_LIMIT: `capacity` is
- * too small (KVF_TICKET_BYTES_MAX is always enough); the ticket can still be taken. */
+ * half a minute of the event; whoever wants it no more lets that time pass. KVF_NOT_FOUND: no such find (any more), or
+ * it has not said so. KVF_LIMIT: `capacity` is too small (KVF_TICKET_BYTES_MAX is always enough); the ticket can still
+ * be taken. */
 KVF_API KVF_MUST_USE kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_t capacity,
                                                 size_t *ticket_bytes);
-
-/* Nobody wants the find's ticket any more: no event comes after this. Legal in every state. KVF_NOT_FOUND: no such find
- * (any more). */
-KVF_API kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id);
 
 /* Which prompt a ticket is for, the first where several are joined: for who keeps tickets by what is in them, before
  * anything is done with them. Nothing is connected to. KVF_BAD_TICKET: not a ticket, or altered. KVF_OTHER_KEY: signed

@@ -146,9 +146,6 @@ class Node:
     def ticket_take(self, find_id: int) -> str | None:
         """The ticket of a find whose event has said OK, once; None: it is not there, or not any more."""
 
-    def ticket_forget(self, find_id: int) -> int:
-        """No event comes after this: a status."""
-
     def ticket_prompt(self, ticket: str) -> tuple[int, Prompt | None]:
         """(status, the prompt that the ticket is for; of several, the first's). BAD_TICKET: it is not genuine; OTHER_KEY, INCOMPATIBLE: it cannot
         be read here."""

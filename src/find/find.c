@@ -353,17 +353,6 @@ kvf_status kvf_finds_take(kvf_finds *finds, uint64_t now_ns, uint64_t id, char *
   return KVF_OK;
 }
 
-kvf_status kvf_finds_forget(kvf_finds *finds, uint64_t now_ns, uint64_t id)
-{
-  kvf_find *find = find_of(finds, id);
-  if (find == NULL) {
-    return KVF_NOT_FOUND;
-  }
-  finds->counters.forgotten++;
-  free_find(finds, now_ns, find);
-  return KVF_OK;
-}
-
 void kvf_finds_on_timer(kvf_finds *finds, uint64_t now_ns, kvf_find *find)
 {
   if (find->state == KVF_FIND_ASKING) {

@@ -62,7 +62,7 @@ typedef struct kvf_find_counters {
   uint64_t over[KVF_STATUSES_MAX]; /* finds by result: [i] of kvf_status_at(i) */
   uint64_t asked;                  /* questions sent */
   uint64_t dropped;                /* tickets that came, and that nobody wanted any more */
-  uint64_t forgotten;              /* by the caller while they were open, or with a ticket that was not taken */
+  uint64_t forgotten;              /* with a ticket that was not taken */
 } kvf_find_counters;
 
 typedef struct kvf_finds {
@@ -76,12 +76,11 @@ void kvf_finds_init(kvf_finds *finds, kvf_guest *guest);
 /* Before the peers. */
 void kvf_finds_free(kvf_finds *finds);
 
-/* kvf_ticket_find(), _take() and _forget() of kvferry/consumer.h. */
+/* kvf_ticket_find() and kvf_ticket_take() of kvferry/consumer.h. */
 KVF_MUST_USE kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_find_key *key, const char *at,
                                         uint32_t timeout_ms, uint64_t user, uint64_t *id);
 KVF_MUST_USE kvf_status kvf_finds_take(kvf_finds *finds, uint64_t now_ns, uint64_t id, char *text, size_t capacity,
                                        size_t *text_bytes);
-kvf_status kvf_finds_forget(kvf_finds *finds, uint64_t now_ns, uint64_t id);
 
 /* What the peers' notices say. KVF_OK: the connection is open: says all that is due. */
 void kvf_finds_on_open(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer, kvf_status status);

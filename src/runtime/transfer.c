@@ -211,14 +211,6 @@ kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_
   return status;
 }
 
-kvf_status kvf_ticket_forget(kvf_node *node, uint64_t find_id)
-{
-  uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_finds_forget(&node->finder.finds, now_ns, find_id);
-  kvf_node_leave(node, now_ns);
-  return status;
-}
-
 static kvf_status decode_sources(const kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
   size_t macs_count = 0;

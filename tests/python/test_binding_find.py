@@ -57,16 +57,6 @@ def test_a_find_leads_to_a_load(engine: MakeEngine) -> None:
     assert (d.stat("finds", "ok"), d.stat("finds", "not_found")) == (1, 2)
 
 
-def test_a_forgotten_find_says_nothing(engine: MakeEngine) -> None:
-    d = engine(2, peers="127.0.0.1:1")
-    status, id_ = d.control.ticket_find(make_prompt(TOKENS), None, 10_000, 8)
-    assert status == _kvferry.OK
-    assert d.control.ticket_forget(id_) == _kvferry.OK
-    assert d.control.ticket_forget(id_) == _kvferry.NOT_FOUND
-    assert d.control.ticket_take(id_) is None
-    assert d.control.poll() == []
-
-
 def test_nobody_is_there(engine: MakeEngine) -> None:
     assert find(engine(2, peers="127.0.0.1:1"), make_prompt(TOKENS))[0] == _kvferry.PEER_DOWN
 

@@ -199,7 +199,6 @@ PyObject *kvfpy_node_ticket_offer(kvfpy_node_object *self, PyObject *text);
 
 PyObject *kvfpy_node_ticket_find(kvfpy_node_object *self, PyObject *args);
 PyObject *kvfpy_node_ticket_take(kvfpy_node_object *self, PyObject *find_id);
-PyObject *kvfpy_node_ticket_forget(kvfpy_node_object *self, PyObject *find_id);
 PyObject *kvfpy_node_ticket_prompt(kvfpy_node_object *self, PyObject *text);
 
 PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args);

@@ -60,19 +60,6 @@ PyObject *kvfpy_node_ticket_take(kvfpy_node_object *self, PyObject *find_id)
   return result;
 }
 
-static kvf_status call_ticket_forget(kvf_node *node, void *arguments)
-{
-  return kvf_ticket_forget(node, *(const uint64_t *)arguments);
-}
-
-PyObject *kvfpy_node_ticket_forget(kvfpy_node_object *self, PyObject *find_id)
-{
-  uint64_t id = 0;
-  kvf_status status = KVF_OK;
-  return kvfpy_to_u64(find_id, &id) && kvfpy_call_node(self, call_ticket_forget, &id, &status) ? PyLong_FromLong(status)
-                                                                                               : NULL;
-}
-
 typedef struct prompt_order {
   kvfpy_text ticket;
   kvf_prompt prompt;

@@ -376,7 +376,6 @@ static PyMethodDef node_methods[] = {
     KVFPY_METHOD("ticket_offer", kvfpy_node_ticket_offer, METH_O),
     KVFPY_METHOD("ticket_find", kvfpy_node_ticket_find, METH_VARARGS),
     KVFPY_METHOD("ticket_take", kvfpy_node_ticket_take, METH_O),
-    KVFPY_METHOD("ticket_forget", kvfpy_node_ticket_forget, METH_O),
     KVFPY_METHOD("ticket_prompt", kvfpy_node_ticket_prompt, METH_O),
     KVFPY_METHOD("request_open", kvfpy_node_request_open, METH_VARARGS),
     KVFPY_METHOD("request_refused", kvfpy_node_request_refused, METH_VARARGS),

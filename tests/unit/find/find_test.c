@@ -474,31 +474,6 @@ FIND_TEST(a_ticket_that_is_not_taken_is_forgotten)
   assert_none();
 }
 
-/* ---- to forget ---- */
-
-FIND_TEST(a_find_is_forgotten_in_every_state)
-{
-  for (int i = KVF_FIND_ASKING; i <= KVF_FIND_TOLD; i++) {
-    offer(4);
-    world.held = i == KVF_FIND_ASKING;
-    const uint64_t id = start(4);
-    if (i == KVF_FIND_TOLD) {
-      assert_int_equal(result_of(id), KVF_OK);
-    }
-    assert_int_equal(finders.consumer.finds.by_id->state, i);
-    assert_int_equal(kvf_finds_forget(&finders.consumer.finds, world.now_ns, id), KVF_OK);
-    assert_int_equal(kvf_finds_forget(&finders.consumer.finds, world.now_ns, id), KVF_NOT_FOUND);
-    world.held = false;
-    control_settle();
-    assert_int_equal(result_of(id), KVF_AGAIN);
-    assert_int_equal(take(id, sizeof(text)), KVF_NOT_FOUND);
-    assert_int_equal(counters()->dropped, 1);
-    assert_none();
-    control_ticket(&ticket, ids, 4);
-  }
-  assert_int_equal(counters()->forgotten, 3);
-}
-
 /* ---- limits ---- */
 
 /* P6 */

@@ -170,7 +170,6 @@ TEST(calls_that_are_wrong)
   assert_int_equal(kvf_ticket_take(control, 1, NULL, 0, &bytes), KVF_INVALID);
   assert_int_equal(kvf_ticket_take(control, 1, text, sizeof(text), NULL), KVF_INVALID);
   assert_int_equal(kvf_ticket_take(control, 1, text, sizeof(text), &bytes), KVF_NOT_FOUND);
-  assert_int_equal(kvf_ticket_forget(control, 1), KVF_NOT_FOUND);
   assert_int_equal(kvf_ticket_prompt(control, NULL, 0, &prompt), KVF_INVALID);
   assert_int_equal(kvf_ticket_prompt(control, ticket.text, ticket.bytes, NULL), KVF_INVALID);
   assert_int_equal(find_on(control, &id), KVF_OK);
@@ -206,7 +205,6 @@ TEST(a_find_is_cut_short_by_the_end_of_its_node)
   for (int i = 0; i < 100; i++) {
     assert_int_equal(kvf_ticket_find(control, &ticket.prompt, NULL, TIMEOUT_MS, 3, &id), KVF_OK);
   }
-  assert_int_equal(kvf_ticket_forget(control, id), KVF_OK);
   close_all();
 }
 
