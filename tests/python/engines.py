@@ -58,7 +58,7 @@ class Engine:
     def __init__(self, seed: int, identity: dict[str, str] | None = None, block_bytes: int = BLOCK_BYTES,
                  index: int | None = None, **options: object) -> None:
         """With an index it listens where an adapter's engine would."""
-        given = {name: str(value) for name, value in options.items()} | {"block_tokens": str(BLOCK_TOKENS)}
+        given = {"block_tokens": str(BLOCK_TOKENS)} | {name: str(value) for name, value in options.items()}
         self.pool = Pool(seed, block_bytes)
         at = [] if index is None else [index]  # an older build knows no index
         self.control = Node({**given, "listen": ""}, identity or IDENTITY, *at)

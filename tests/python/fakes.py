@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +24,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import Request, RequestStatus
 
-from kvferry import Error, _kvferry
+from engines import IDENTITY, pack
+from kvferry import Node, _kvferry
 from kvferry.vllm import engine_core, scheduler, worker
 from kvferry.vllm.content import updates
 from kvferry.vllm.content.prompts import Prompts
@@ -34,7 +35,7 @@ from kvferry.vllm.transfers import core
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
-PEER = "10.0.0.1:7000"
+OF_NODES = {"block_tokens": str(BLOCK_TOKENS), "handshake_timeout_ms": "60000"}
 
 
 def event(kind: int, id_: int, cause: int | None = None, report: bytes | None = None, verdict: Any = None) -> Any:
@@ -45,19 +46,29 @@ def verdict(action: int, status: int = _kvferry.OK, keep_tokens: int = 0, retry_
     return _kvferry.Verdict((action, status, keep_tokens // BLOCK_TOKENS, keep_tokens, 0, retry_after_ms))
 
 
-@dataclass
-class FakeLoad:
-    """What the library knows of a request that has begun."""
+@functools.cache
+def lender() -> tuple[Node, socket.socket]:
+    """The control node of a prefill engine, and what listens in place of its rank: it never answers, so that nobody but the test
+    says what becomes of a ticket."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    rank = Node({"listen": "127.0.0.1", "advertise": f"127.0.0.1:{silent.getsockname()[1]}"} | OF_NODES, IDENTITY)
+    control = Node({"listen": "", "lease_ttl_ms": "600000"} | OF_NODES, IDENTITY)
+    control.set_ranks([rank.address()])
+    return control, silent
 
-    released: set[int] = field(default_factory=set)
-    stuck: bool = False
-    verdict: Any = None
-    cancelled: bool = False
-    told: set[int] = field(default_factory=set)
+
+@functools.cache
+def ticket_of(name: str, prompt: bytes, positions: tuple[int, ...]) -> str:
+    """One for each name."""
+    lent, (control, _) = pack(*[list(range(1, count + 1)) for count in positions]), lender()
+    status, lease, _ = control.lease_reserve_blocks(lent, 1 << 20)
+    assert status == _kvferry.OK and lease is not None
+    return str(control.ticket_make(lease, prompt, lent)[1])
 
 
 class FakeNode:
-    """Answers as told, and remembers what it was asked."""
+    """Remembers what it was asked. What becomes of requests a real node decides, from what the test's ranks say; all else it answers
+    as told. A ticket has any name, and is the lender's."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -65,16 +76,16 @@ class FakeNode:
         """The ordering point of each batch."""
         self.events: list[Any] = []
         self.ranks = 1
-        self.loads: dict[int, FakeLoad] = {}
+        self.policy = "recompute"
+        self.opened: list[int] = []
         self.status: dict[str, int] = {}
         self.next_id = 100
-        self.tickets: dict[str, int] = {}
         self.ended: dict[int, set[int]] = {}
         self.stuck: set[int] = set()
         self.numbers: list[Any] = []
         self.distributions: list[tuple[str, list[tuple[int, int, int]]]] = []
         self.listed: list[Any] = []
-        self.positions = [1]
+        self.positions = [3]
         self.refusal = verdict(_kvferry.ACTION_RECOMPUTE, _kvferry.BAD_TICKET)
 
     def of(self, name: str) -> list[Any]:
@@ -89,6 +100,8 @@ class FakeNode:
     def __getattr__(self, name: str) -> Any:
         if name in ("lease_release", "lease_publish", "lease_end", "request_report", "load_start", "load_abort"):
             return lambda items, after=None: self._batch(name, items, after)
+        if name in ("request_begin", "request_cancel", "request_detach", "request_stuck"):
+            return lambda ids: self._batch(name, ids) and self._ask(name, ids)
         raise AttributeError(name)
 
     def lease_ended(self, ids: list[int], rank: int) -> list[int]:
@@ -97,63 +110,52 @@ class FakeNode:
             self.ended.setdefault(id_, set()).add(rank)
         return [_kvferry.OK if len(self.ended[id_]) == self.ranks else _kvferry.AGAIN for id_ in ids]
 
-    # ---- as the library's request machine ----
+    # ---- requests: a real node's ----
 
-    def request_begin(self, ids: list[int]) -> list[int]:
-        self.loads |= {id_: FakeLoad() for id_ in ids}
-        return self._batch("request_begin", ids)
+    @functools.cached_property
+    def real(self) -> Node:
+        return Node({"listen": "", "ranks": str(self.ranks), "policy": self.policy} | OF_NODES, IDENTITY)
+
+    def request_open(self, ticket: str, prompt: bytes, user: int, options: dict[str, str],
+                     keep_from_tokens: int) -> tuple[int, Any]:
+        self.calls += [("request_open", ticket), ("keep_from", keep_from_tokens)]
+        if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
+            return status, None
+        status, info = self.real.request_open(ticket_of(ticket, prompt, tuple(self.positions)), prompt, user, options, keep_from_tokens)
+        assert info is not None, _kvferry.status_name(status)
+        self.opened.append(info.id)
+        self.peer = info.peer
+        return status, info
+
+    def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Any:
+        self.calls.append(("request_refused", (status, tokens, options)))
+        return self.refusal
+
+    def _ask(self, name: str, ids: list[int], *arguments: Any) -> list[int]:
+        getattr(self.real, name)([id_ for id_ in ids if id_ in self.opened], *arguments)
+        return [_kvferry.OK] * len(ids)
 
     def request_wait(self, ids: list[int], waits: bool) -> list[int]:
-        return self._batch("request_wait" if waits else "request_wait_over", ids)
+        self._batch("request_wait" if waits else "request_wait_over", ids)
+        return self._ask("request_wait", ids, waits)
+
+    def request_released(self, ids: list[int], rank: int) -> list[int]:
+        self._batch("request_released", [(id_, rank) for id_ in ids])
+        return self._ask("request_released", ids, rank)
+
+    def report(self, id_: int, status: int = _kvferry.OK, good_tokens: int = 0) -> None:
+        """All ranks', of a load that has begun."""
+        good = max(self.positions) if status == _kvferry.OK else good_tokens // BLOCK_TOKENS
+        self.real.request_report([_kvferry.report(id_, rank, sum(self.positions), good, status) for rank in range(self.ranks)])
+
+    def decide(self, id_: int, action: int, status: int) -> None:
+        """What no report says: a lease's end, a deadline, a rank that is gone."""
+        self.events.append(event(_kvferry.EVENT_VERDICT, id_, verdict=verdict(action, status)))
+
+    # ---- leases ----
 
     def leases_end_lingering(self) -> None:
         self.calls.append(("leases_end_lingering", None))
-
-    def _end(self, name: str, ids: list[int]) -> list[int]:
-        for id_ in self.loads.keys() & set(ids):
-            if _kvferry.EVENT_VERDICT not in self.loads[id_].told:
-                self.loads[id_].cancelled = True
-            self._review(id_)
-        return self._batch(name, ids)
-
-    def request_cancel(self, ids: list[int]) -> list[int]:
-        return self._end("request_cancel", ids)
-
-    def request_detach(self, ids: list[int]) -> list[int]:
-        return self._end("request_detach", ids)
-
-    def request_released(self, ids: list[int], rank: int) -> list[int]:
-        for id_ in self.loads.keys() & set(ids):
-            self.loads[id_].released.add(rank)
-            self._review(id_)
-        return self._batch("request_released", [(id_, rank) for id_ in ids])
-
-    def request_stuck(self, ids: list[int]) -> list[int]:
-        for id_ in self.loads.keys() & set(ids):
-            self.loads[id_].stuck = True
-            self._review(id_)
-        return self._batch("request_stuck", ids)
-
-    def decide(self, id_: int, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
-        load = self.loads.setdefault(id_, FakeLoad(told={_kvferry.EVENT_REQUEST_RELEASED}))
-        load.verdict, load.stuck = verdict(action, status, keep_tokens), load.stuck or status == _kvferry.RANK_LOST
-        if not load.cancelled:
-            self._tell(id_, _kvferry.EVENT_VERDICT, load.verdict)
-        self._review(id_)
-
-    def _tell(self, id_: int, kind: int, said: Any = None) -> None:
-        if kind not in self.loads[id_].told:
-            self.loads[id_].told.add(kind)
-            self.events.append(event(kind, id_, verdict=said))
-
-    def _review(self, id_: int) -> None:
-        load = self.loads[id_]
-        if load.verdict is None and not load.cancelled or _kvferry.EVENT_REQUEST_RELEASED in load.told:
-            return
-        if len(load.released) == self.ranks:
-            self._tell(id_, _kvferry.EVENT_REQUEST_RELEASED)
-        elif load.stuck and (load.verdict is None or load.verdict.action != _kvferry.ACTION_USE):
-            self._tell(id_, _kvferry.EVENT_REQUEST_STUCK)
 
     def lease_reserve(self, blocks: int, pool_blocks: int) -> tuple[int, bytes | None, int]:
         return self._reserve("lease_reserve", blocks, pool_blocks)
@@ -173,26 +175,9 @@ class FakeNode:
         status = self.status.get("ticket_make", _kvferry.OK)
         return status, "ticket of " + lease.decode() if status == _kvferry.OK else None
 
-    def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Any:
-        self.calls.append(("request_refused", (status, tokens, options)))
-        return self.refusal
-
-    def request_open(self, ticket: str, prompt: bytes, user: int,
-                     options: dict[str, str], keep_from_tokens: int) -> tuple[int, Any]:
-        self.calls.append(("request_open", ticket))
-        self.calls.append(("keep_from", keep_from_tokens))
-        if "bad" in options:
-            raise Error("bad is not an option of a request")
-        if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
-            return status, None
-        self.next_id += 1
-        attachment = 1000 + self.tickets.setdefault(ticket, len(self.tickets))
-        return status, _kvferry.RequestInfo((self.next_id, 0, self.positions, PEER, int(options.get("load_timeout_ms", 0)),
-                                             attachment))
-
     def poll(self) -> list[Any]:
         events, self.events = self.events, []
-        return events
+        return events + (self.real.poll() if self.opened else [])
 
     def stats(self) -> list[Any]:
         return [_kvferry.Number(number) for number in self.numbers]

@@ -214,7 +214,7 @@ class Engine(FakeEngine):
         (load,) = self.step().load
         for one in self.workers:
             one._node.events.append(event(_kvferry.EVENT_RELEASED, load[0]))
-        self.node.decide(load[0], _kvferry.ACTION_USE)
+        self.node.report(load[0])
         self.step()
         self.side._poll()
         self.settled |= self.side.settle()

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import (  # noqa: E402
-    PEER,
     FakeBlocks,
     FakeFailures,
     FakeManager,
     FakeNode,
+    event,
     kv_cache_config,
     prompts,
     request,
@@ -33,8 +33,10 @@ from kvferry.vllm.seam import Pool  # noqa: E402
 
 TOKENS = 80
 PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
-USE, RECOMPUTE, FAIL = _kvferry.ACTION_USE, _kvferry.ACTION_RECOMPUTE, _kvferry.ACTION_FAIL
+RECOMPUTE, FAIL = _kvferry.ACTION_RECOMPUTE, _kvferry.ACTION_FAIL
 NONE = _kvferry.BLOCK_NONE
+NO_OPTION = '"bad" is not an option of a request: those are policy, auto_max_recompute_tokens, and load_timeout_ms'
+NO_TEXT, NO_OBJECT = "in vllm_xargs they are JSON text of at most 512 characters", "not an object of names and values"
 
 
 class Side:
@@ -42,8 +44,10 @@ class Side:
 
     def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
                  open_status: int = _kvferry.OK, refusal: Any = None, sliding: bool = False,
-                 tokens: int = TOKENS, options: dict[str, Any] | None = None, xargs: dict[str, Any] | None = None) -> None:
+                 tokens: int = TOKENS, options: dict[str, Any] | None = None, xargs: dict[str, Any] | None = None,
+                 policy: str = "recompute") -> None:
         self.node = FakeNode()
+        self.node.policy = policy
         self.node.ranks = ranks
         self.node.refusal = refusal or self.node.refusal
         self.node.status["request_open"] = open_status
@@ -57,7 +61,7 @@ class Side:
         self.a = request("a", tokens, params=params)
         self.a.sampling_params.extra_args = xargs
         self.consumer.arrive(self.a)
-        self.id = self.node.next_id
+        self.id = self.node.opened[-1] if self.node.opened else 0
 
     @property
     def errors(self) -> set[str]:
@@ -76,11 +80,15 @@ class Side:
         return self.orders()
 
     def poll(self) -> None:
-        for event in self.node.poll():
-            self.consumer.on_event(event)
+        for one in self.node.poll():
+            self.consumer.on_event(one)
 
-    def decide(self, action: int, status: int = _kvferry.OK, keep_tokens: int = 0) -> None:
-        self.node.decide(self.id, action, status, keep_tokens)
+    def report(self, status: int = _kvferry.OK, good_tokens: int = 0) -> None:
+        self.node.report(self.id, status, good_tokens)
+        self.poll()
+
+    def decide(self, action: int, status: int, id_: int = 0) -> None:
+        self.node.decide(id_ or self.id, action, status)
         self.poll()
 
     def release(self, *ranks: int, **news: Any) -> None:
@@ -122,7 +130,7 @@ def test_a_load_is_used() -> None:
     assert side.node.of("request_begin") == [side.id]
     assert side.consumer.busy
     assert side.consumer.offer(side.a, 0) == (0, False)
-    side.decide(USE)
+    side.report()
     assert side.settle() == set()
     side.release()
     assert side.settle() == {"a"}
@@ -137,7 +145,7 @@ def test_a_load_is_used() -> None:
 def test_all_ranks_have_to_be_released() -> None:
     side = Side(ranks=2)
     side.admit()
-    side.decide(USE)
+    side.report()
     side.release(1)
     side.release(1)
     assert side.settle() == set()
@@ -163,8 +171,8 @@ def test_what_another_adapter_leaves_out_is_no_failed_load() -> None:
 def test_a_prefix_is_kept() -> None:
     side = Side()
     side.admit()
+    side.report(_kvferry.LEASE_EXPIRED, 64)
     side.release()
-    side.decide(RECOMPUTE, _kvferry.LEASE_EXPIRED, keep_tokens=64)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 64
     assert side.manager.freed == [] and side.manager.zeroed == []
@@ -173,8 +181,8 @@ def test_a_prefix_is_kept() -> None:
 def test_nothing_is_kept() -> None:
     side = Side()
     side.admit()
+    side.report(_kvferry.PEER_DOWN)
     side.release()
-    side.decide(RECOMPUTE, _kvferry.PEER_DOWN)
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0
     assert side.manager.freed == ["a"]
@@ -182,13 +190,14 @@ def test_nothing_is_kept() -> None:
 
 
 def test_a_failed_load_is_ended_by_vllm() -> None:
-    side = Side()
+    side = Side(policy="fail")
     side.admit()
+    side.report(_kvferry.LEASE_EXPIRED)
     side.release()
-    side.decide(FAIL, _kvferry.LEASE_EXPIRED)
     assert side.failures.recorded == [] and side.errors == set()
     assert side.settle() == set()
-    assert side.failures.recorded == [("a", verdict(FAIL, _kvferry.LEASE_EXPIRED), PEER)]
+    (name, said, peer), = side.failures.recorded
+    assert (name, said.action, said.status, peer) == ("a", FAIL, _kvferry.LEASE_EXPIRED, side.node.peer)
     assert side.errors == {"a"} and side.consumer.busy
     assert side.consumer.finish(side.a)
     assert side.manager.freed == ["a"]
@@ -201,7 +210,7 @@ def test_cancelled_before_admission() -> None:
     assert not side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
     assert side.orders() == StepOrders() and side.settle() == set()
-    side.decide(USE)
+    side.report()
 
 
 def test_cancelled_while_loading() -> None:
@@ -212,7 +221,7 @@ def test_cancelled_while_loading() -> None:
     assert side.orders().abort == [side.id]
     side.release(0)
     assert side.consumer.busy and side.manager.popped == ["a"] and side.manager.freed == []
-    side.decide(USE)  # crossed the cancel
+    side.report()  # crossed the cancel
     side.release(1)
     assert side.manager.freed == ["block 2", "block 1"]
     assert side.settle() == set() and not side.consumer.busy
@@ -223,7 +232,7 @@ def test_cancelled_when_it_is_released() -> None:
     side.admit()
     side.release()
     assert side.consumer.finish(side.a)
-    side.poll()
+    assert side.settle() == set()
     assert side.manager.freed == ["block 2", "block 1"] and not side.consumer.busy
 
 
@@ -274,8 +283,14 @@ def test_decided_before_admission() -> None:
 def test_a_load_that_is_not_released_is_quarantined(stuck: bool, status: int) -> None:
     side = Side(ranks=2)
     side.admit()
-    side.release(0, stuck={side.id} if stuck else set())
-    side.decide(RECOMPUTE, status, keep_tokens=64)
+    if stuck:
+        side.report(status, 64)
+        side.release(0, stuck={side.id})
+    else:
+        side.release(0)
+        side.node.decide(side.id, RECOMPUTE, status)
+        side.node.events.append(event(_kvferry.EVENT_REQUEST_STUCK, side.id))
+        side.poll()
     assert side.settle() == {"a"}
     assert side.a.num_computed_tokens == 0
     assert side.manager.popped == ["a"] and side.orders().abort == [side.id]
@@ -291,7 +306,7 @@ def test_a_load_is_waited_for_whatever_others_do() -> None:
     side = Side()
     side.admit()
     side.stuck(side.id + 1)
-    side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED, keep_tokens=32)
+    side.report(_kvferry.TRANSFER_STALLED, 32)
     assert side.settle() == set() and side.manager.popped == []
     side.release()
     assert side.settle() == {"a"} and side.a.num_computed_tokens == 32
@@ -311,16 +326,16 @@ def test_a_discarded_load_that_is_not_released_is_quarantined() -> None:
 
 
 def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
-    side = Side()
+    side = Side(policy="fail")
     side.admit()
     side.stuck()
-    side.decide(FAIL, _kvferry.DEADLINE)
+    side.report(_kvferry.DEADLINE)
     assert side.settle() == set() and side.errors == {"a"} and side.manager.popped == ["a"]
     assert side.consumer.finish(side.a)
 
 
 def another(side: Side, name: str, ticket: str = "another ticket") -> Any:
-    """A request with a ticket, and its id in side.node.next_id."""
+    """A request with a ticket, and its id in side.node.opened[-1]."""
     made = request(name, TOKENS, params=PARAMS | {"kvferry_ticket": ticket})
     side.consumer.arrive(made)
     return made
@@ -346,7 +361,7 @@ def test_requests_with_one_ticket_wait_for_the_first_load() -> None:
     assert waits(side, b) and waits(side, b) and waits(side, c)
     assert side.node.of("request_wait") == [side.id + 1, side.id + 2]
     assert side.consumer.offer(b, 64) == (16, True)  # of what is missing the first one loads nothing
-    side.decide(USE)
+    side.report()
     side.release()
     assert side.settle() == {"a"}
     assert side.node.of("request_wait_over") == [side.id + 1, side.id + 2]
@@ -370,7 +385,7 @@ def test_the_next_one_loads_if_the_first_load_is_of_no_use(how: str) -> None:
         if how == "discarded":
             side.consumer.discard_all()
         else:
-            side.decide(RECOMPUTE, _kvferry.TRANSFER_STALLED)
+            side.report(_kvferry.TRANSFER_STALLED)
         side.release()
         assert side.settle() == {"a"}
     assert sorted(side.node.of("request_wait_over")) == [side.id + 1, side.id + 2]
@@ -403,8 +418,7 @@ def test_who_has_waited_too_long_is_decided() -> None:
     b = with_the_same_ticket(side, "b")
     side.admit()
     assert waits(side, b)
-    side.node.decide(side.id + 1, FAIL, _kvferry.DEADLINE)
-    side.poll()
+    side.decide(FAIL, _kvferry.DEADLINE, side.id + 1)
     assert side.errors == {"b"}
     side.consumer.finish(b)
     side.consumer.finish(side.a)  # nobody waits for it
@@ -428,7 +442,7 @@ def test_loads_beyond_the_bound_wait(options: dict[str, Any]) -> None:
     assert side.consumer.offer(b, 0) == (TOKENS, True)  # nothing is under way
     side.admit()
     assert side.consumer.offer(b, 0) == (None, False)
-    side.decide(USE)
+    side.report()
     assert side.settle() == set() and side.consumer.offer(b, 0) == (None, False)
     side.release()
     assert side.settle() == {"a"} and side.consumer.offer(b, 0) == (TOKENS, True)
@@ -443,9 +457,9 @@ def test_what_a_stuck_or_cancelled_load_held_of_the_bound_is_free() -> None:
     side.consumer.admit(b, FakeBlocks([5, 6, 7]), TOKENS)
     c = another(side, "c")
     assert side.consumer.offer(c, 0) == (None, False)
-    id_ = side.node.next_id - 1
+    id_ = side.node.opened[-2]
     side.stuck(id_)
-    side.node.decide(id_, RECOMPUTE, _kvferry.DEADLINE)
+    side.node.report(id_, _kvferry.DEADLINE)
     side.poll()
     assert side.settle() == {"b"} and side.consumer.offer(c, 0) == (TOKENS, True)
 
@@ -465,7 +479,7 @@ def test_preempted_after_its_load() -> None:
     """Its lease has ended: it is computed here, and counted, once for each time."""
     side = Side()
     side.admit()
-    side.decide(USE)
+    side.report()
     side.release()
     assert side.settle() == {"a"}
     side.consumer.start({"a"}, ())
@@ -494,7 +508,7 @@ def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
     side.consumer.finish(made_up)
     assert len(side.node.of("request_open")) == (1 if said else 2)
     assert side.node.of("request_cancel") == [] and side.orders() == StepOrders()
-    side.decide(USE)
+    side.report()
     side.release()
     assert side.settle() == {"a"}
 
@@ -510,7 +524,7 @@ def test_a_request_has_options_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("options, said", [
-    ({"bad": 1}, "kvferry_options: bad is not an option of a request"),
+    ({"bad": 1}, f"kvferry_options: {NO_OPTION}"),
     (["policy", "fail"], "kvferry_options: not an object of names and values"),
     ("fail", "kvferry_options: not an object of names and values"),
     ({1: "fail"}, "kvferry_options: not an object of names and values"),
@@ -537,12 +551,8 @@ def test_options_come_through_routers_that_overwrite_the_parameters() -> None:
         (_kvferry.BAD_TICKET, TOKENS, {"policy": "recompute", "load_timeout_ms": "1500"})]
 
 
-NO_TEXT = "in vllm_xargs they are JSON text of at most 512 characters"
-NO_OBJECT = "not an object of names and values"
-
-
 @pytest.mark.parametrize("given, said", [
-    ('{"bad": 1}', "bad is not an option of a request"), ("policy=fail", NO_OBJECT), ('["policy", "fail"]', NO_OBJECT),
+    ('{"bad": 1}', NO_OPTION), ("policy=fail", NO_OBJECT), ('["policy", "fail"]', NO_OBJECT),
     ("7", NO_OBJECT), ('{"policy": ', NO_OBJECT), ("[" * 512, NO_OBJECT), ('{"policy": "%s"}' % ("x" * 500), NO_TEXT),
     ({"policy": "fail"}, NO_TEXT), (["policy"], NO_TEXT), (1, NO_TEXT), (None, NO_TEXT)], ids=lambda value: str(value)[:20])
 def test_bad_options_in_text(given: Any, said: str) -> None:
@@ -585,7 +595,7 @@ def test_a_discarded_load_is_computed_when_it_is_released() -> None:
     side = Side()
     side.admit()
     assert side.consumer.discard_all() == [side.id] and side.node.of("request_cancel") == [side.id]
-    side.decide(FAIL, _kvferry.CANCELLED)
+    side.report(_kvferry.CANCELLED)
     assert side.settle() == set() and side.consumer.unreleased([side.id]) == [side.id]
     side.release()
     assert side.consumer.unreleased([side.id]) == []

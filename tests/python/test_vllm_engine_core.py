@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeConnector, FakeEngine, FakeNode, event, request, step, vllm_config  # noqa: E402
+from fakes import FakeBlocks, FakeEngine, FakeNode, event, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.messages import Ending  # noqa: E402
-from kvferry.vllm import engine_core  # noqa: E402
+from kvferry.vllm import KVFerryConnector, engine_core  # noqa: E402
 from kvferry.vllm.content import state, updates  # noqa: E402
 from kvferry.vllm.transfers.core import Core, TransfersError  # noqa: E402
 from vllm.v1.core.sched.interface import PauseState  # noqa: E402
@@ -104,8 +104,8 @@ def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs:
 def test_all_of_vllm_s_classes_are_wrapped() -> None:
     config = vllm_config()
     config.lora_config, config.model_config.enable_sleep_mode = object(), True
-    engine_core.install(config, FakeConnector)
-    engine_core.install(config, FakeConnector)
+    engine_core.install(config, KVFerryConnector)
+    engine_core.install(config, KVFerryConnector)
     for cls in (EngineCore, EngineCoreProc):
         for name in engine_core.AROUNDS.keys() - ({"_handle_shutdown"} if cls is EngineCore else set()):
             assert hasattr(getattr(cls, name), "of_kvferry")
@@ -133,7 +133,7 @@ def test_requests_that_vllm_aborts_leave_their_leases(monkeypatch: pytest.Monkey
     engine.load()
     wrapped(name, engine, *args)
     calls = [call for call, _ in engine.side._node.calls if call in ("request_detach", "request_cancel")]
-    assert calls[:1] == ["request_detach"] and engine.side._node.of("request_detach") == [engine.side._node.next_id]
+    assert calls[:1] == ["request_detach"] and engine.node.of("request_detach") == engine.node.opened
 
 
 @pytest.mark.parametrize("state, timeout", [("RUNNING", 0), ("REQUESTED", 20), ("SHUTTING_DOWN", 0)])

@@ -47,7 +47,6 @@ from vllm.v1.request import RequestStatus  # noqa: E402
 TOKENS = 80
 ASKS = {"do_remote_decode": True}
 BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
-FAIL = _kvferry.ACTION_FAIL
 
 
 class Sibling(KVConnectorBase_V1, SupportsHMA):
@@ -148,7 +147,7 @@ class Engine:
         self._update_from_kv_xfer_finished(heard)
 
     def released(self) -> None:
-        self.rank.events.append(event(_kvferry.EVENT_RELEASED, self.control.next_id))
+        self.rank.events.append(event(_kvferry.EVENT_RELEASED, self.control.opened[-1]))
 
 
 @pytest.fixture(params=[True, False], ids=["first", "last"])
@@ -164,7 +163,7 @@ def test_what_the_sibling_has_loaded_or_saved_stays_told(engine: Engine) -> None
     engine.end(saving, RequestStatus.FINISHED_STOPPED)
     b = engine.add("b", BRINGS)
     engine.step()
-    engine.control.decide(engine.control.next_id, _kvferry.ACTION_USE)
+    engine.control.report(engine.control.opened[-1])
     engine.released()
     engine.sibling.loaded, engine.sibling.saved = {"loading"}, {"saving"}
     engine.step()
@@ -249,9 +248,10 @@ def test_a_client_that_leaves_while_it_is_loaded(engine: Engine, keeps: bool, si
 def test_a_load_that_fails(engine: Engine, keeps: bool) -> None:
     """Whatever vLLM's policy is: that is for the others."""
     engine.sibling.keeps = keeps
+    engine.control.policy = "fail"
     b = engine.add("b", BRINGS)
     engine.step()
-    engine.control.decide(engine.control.next_id, FAIL, _kvferry.LEASE_EXPIRED)
+    engine.control.report(engine.control.opened[-1], _kvferry.LEASE_EXPIRED)
     engine.released()
     engine.step()
     assert set(engine.vllm.grammar_compile_error_reqs) == {"b"}

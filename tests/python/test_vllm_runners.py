@@ -315,14 +315,14 @@ def test_a_step_without_tokens(monkeypatch: pytest.MonkeyPatch, runner: Any, dra
     engine.add(P, "p")
     engine.run(prompt("p"))
     engine.add(D, "d")
-    lease_id = engine.control.next_id - 1
+    lease_id = engine.control.next_id
     engine.rank.events = [event(_kvferry.EVENT_LEASE_ENDED, lease_id)]
     seen = engine.run(step(preempted={"p"}))
     assert among(seen, "forward", "draft", "lease_publish") == []
     assert among(seen, "lease_end", "load_start", "output") == [("lease_end", 1), LOAD, "output"]
     assert engine.control.of("lease_ended") == [(lease_id, 0)]
     load_id = engine.rank.of("load_start")[0].request_id
-    engine.control.decide(load_id, _kvferry.ACTION_USE)
+    engine.control.report(load_id)
     engine.rank.events = [event(_kvferry.EVENT_RELEASED, load_id)]
     engine.run(step())
     assert engine.control.of("request_released") == [(load_id, 0)]

@@ -32,7 +32,7 @@ from kvferry import Load, Node, Publication, Region, _kvferry, check  # noqa: E4
 from kvferry.engine import config as engine_config  # noqa: E402
 from kvferry.engine import boundary, consumer, producer  # noqa: E402
 from kvferry.engine.messages import IN_A_LIST, LORA_CHANGED, NotCarried, RankReport, log_left_out, pack_blocks  # noqa: E402
-from kvferry.vllm import KVFerryConnector, config, requests, scheduler, worker  # noqa: E402
+from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.content import identity  # noqa: E402
 from kvferry.vllm.groups import first_needed_block, without_drafts  # noqa: E402
 from kvferry.vllm.layout import Pool, layer_specs  # noqa: E402
@@ -168,6 +168,7 @@ def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) 
 
 def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> None:
     node = FakeNode()
+    node.positions = [1]
     use_nodes(monkeypatch, node)
     side = scheduler.Scheduler(vllm_config(), kv_cache_config())
     side.unload_waiting()  # a reset may come before the first request
@@ -183,8 +184,8 @@ def test_a_load_through_the_scheduler_side(monkeypatch: pytest.MonkeyPatch) -> N
     side.admit(stranger := request("stranger", 20), FakeBlocks([5]), 16)
     orders = side.orders(step())
     assert len(orders.load) == 1 and orders.answer
-    node.decide(node.next_id, _kvferry.ACTION_USE)
-    output = KVConnectorOutput(kv_connector_worker_meta=RankReports([RankReport(0, released={node.next_id})]), finished_recving={"stranger"},
+    node.report(*node.opened)
+    output = KVConnectorOutput(kv_connector_worker_meta=RankReports([RankReport(0, released=set(node.opened))]), finished_recving={"stranger"},
                                finished_sending={"stranger"})
     side.update(output)
     assert output.finished_recving == {"a", "stranger"} and output.finished_sending == {"stranger"}
@@ -280,7 +281,7 @@ class Said(list[str]):
 def test_images_that_vllm_only_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their ids are equal on two engines, whatever they show. The log says so when the engine starts, and no more."""
     said = Said()
-    monkeypatch.setattr(requests, "logger", said)
+    monkeypatch.setattr("kvferry.vllm.content.prompts.logger", said)
     monkeypatch.setattr("kvferry.engine.messages.limited", said)
     image = image_feature("renderer0-mm-1-image-0")
     for cache_gb, caching, hashed in [(0, False, False), (4, False, True), (0, True, True)]:
