@@ -1,9 +1,9 @@
 """Each planted bug against each C suite alone: which suites catch what, and which of them alone?
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
-hangs: each time of three if it has threads, since these may fail on a loaded machine. Programs that a bug leaves as they are, to
-the byte, are not run. A row is kept in .cache until its patch or a C source changes. When all are there they are written into
-tests/mutants/matrix.json.
+hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. Programs that a bug leaves as
+they are, to the byte, are not run. A row is kept in .cache until its patch or a C source changes. When all are there they are
+written into tests/mutants/matrix.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEEDS = 20000
 """Of the simulator: as many as it searches from one start for a planted bug."""
 SIMULATOR = {"sim/seeds", "corpus/sim"}
 WAITING_AT_A_TIME = 4
-TRIES = 3
+TRIES, TRIES_STEADY = 3, 2
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
 LIMIT_S, LIMIT_TIMES = 30.0, 10.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
@@ -52,7 +52,7 @@ class Suite(NamedTuple):
     found: int | None = None
     """With this status it has failed, and with 1 not. None: it has failed with any but 0."""
     most_s: float = 600.0
-    tries: int = 1
+    tries: int = TRIES_STEADY
 
 
 class Outcome(NamedTuple):
@@ -80,7 +80,7 @@ def suite_of(test: dict[str, Any]) -> Suite:
     if test["name"] == "sim/seeds":
         return Suite(test["name"], [test["cmd"][0], "--search", "--starts=1", f"--most={SEEDS}"], test["env"], found=0)
     return Suite(test["name"], test["cmd"], test["env"], kind, most_s=2.0 * test["timeout"],
-                 tries=1 if STEADY.intersection(test["suite"]) else TRIES)
+                 tries=TRIES_STEADY if STEADY.intersection(test["suite"]) else TRIES)
 
 
 def programs_of(suites: list[Suite], folder: Path) -> list[str]:

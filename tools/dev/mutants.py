@@ -77,7 +77,7 @@ def build(folder: Path, programs: list[str]) -> None:
     done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
                           text=True, check=False)
     if done.returncode != 0:
-        raise MutantError(f"it does not compile:\n{done.stdout[-2000:]}")
+        raise MutantError(f"it does not compile, status {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 def make_package(mutant: Mutant) -> None:
