@@ -104,26 +104,23 @@ typedef struct scene {
   costs before;
 } scene;
 
-static int open_scene(void **state)
+static scene s;
+
+static int open_scene(__attribute__((unused)) void **state)
 {
-  scene *s = calloc(1, sizeof(*s));
   const pair_option options[] = {
       {"transports", "tcp"}, {"handshake_timeout_ms", "300"}, {"tcp_streams", "2"}, {NULL, NULL}};
-  assert_non_null(s);
-  pair_open_node(&s->producer, options);
-  pair_open_node(&s->consumer, options);
-  s->before = costs_now();
-  pair_expect_recovery(&s->producer, &s->consumer, 1);
-  *state = s;
+  pair_open_node(&s.producer, options);
+  pair_open_node(&s.consumer, options);
+  s.before = costs_now();
+  pair_expect_recovery(&s.producer, &s.consumer, 1);
   return 0;
 }
 
-static int close_scene(void **state)
+static int close_scene(__attribute__((unused)) void **state)
 {
-  scene *s = *state;
-  pair_close_node(&s->consumer);
-  pair_close_node(&s->producer);
-  free(s);
+  pair_close_node(&s.consumer);
+  pair_close_node(&s.producer);
   return mend_network(NULL);
 }
 
@@ -135,7 +132,6 @@ TEST_WITH(both_ends_have_the_options, open_scene, close_scene)
 /* Nothing is open but the connections, which idle_timeout_ms would keep for five minutes. */
 TEST_WITH(idle_connections_end, open_scene, close_scene)
 {
-  scene *s = *state;
   need_network();
   const uint64_t begin_ms = pair_now_ms();
   const uint64_t patience_ms = kvf_socket_patience_ms(HANDSHAKE_MS);
@@ -146,10 +142,10 @@ TEST_WITH(idle_connections_end, open_scene, close_scene)
   }
   assert_int_equal(count_connections(NULL), 0);
   assert_true(pair_now_ms() >= begin_ms + patience_ms / 2);
-  costs_expect(s->before, SLACK_BYTES);
+  costs_expect(s.before, SLACK_BYTES);
   assert_true(set_loopback(true));
-  pair_expect_recovery(&s->producer, &s->consumer, 3);
-  assert_true(kvf_node_healthy(s->producer.node) && kvf_node_healthy(s->consumer.node));
+  pair_expect_recovery(&s.producer, &s.consumer, 3);
+  assert_true(kvf_node_healthy(s.producer.node) && kvf_node_healthy(s.consumer.node));
 }
 
 /* ---- a socket ---- */

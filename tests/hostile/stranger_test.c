@@ -83,32 +83,35 @@ static void expect_refused(stranger *s, kvf_status status, const char *text)
   assert_non_null(strstr(refused.message, text));
 }
 
-/* ---- what is done to either port, or to one who asks ---- */
-
-static void send_http(stranger *s)
-{
-  peer_send(s->fd, "GET / HTTP/1.1\r\n\r\n", 18);
-}
-
-static void send_ones(stranger *s)
-{
-  peer_send(s->fd, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
-}
+/* Attacks that are bytes, a frame after a step of the handshake, or a frame's header alone, which promises more. */
+#define SENDS(name, text)                     \
+  static void name(stranger *s)               \
+  {                                           \
+    peer_send(s->fd, text, sizeof(text) - 1); \
+  }
+#define SENDS_FRAME(name, step, type, text)               \
+  static void name(stranger *s)                           \
+  {                                                       \
+    step(s);                                              \
+    peer_send_frame(s->fd, type, text, sizeof(text) - 1); \
+  }
+#define SENDS_HEADER(name, type, body_bytes) \
+  static void name(stranger *s)              \
+  {                                          \
+    send_header(s, type, body_bytes);        \
+  }
 
 static void send_nothing(stranger *s)
 {
   (void)s;
 }
 
-static void send_part_of_a_header(stranger *s)
-{
-  peer_send(s->fd, "\x51\x00\x00", 3);
-}
+/* ---- what is done to either port, or to one who asks ---- */
 
-static void send_read(stranger *s)
-{
-  peer_send_frame(s->fd, KVF_FRAME_READ, "read", 4);
-}
+SENDS(send_http, "GET / HTTP/1.1\r\n\r\n")
+SENDS(send_ones, "\xff\xff\xff\xff\xff\xff\xff\xff")
+SENDS(send_part_of_a_header, "\x51\x00\x00")
+SENDS_FRAME(send_read, send_nothing, KVF_FRAME_READ, "read")
 
 static void reset_halfway(stranger *s)
 {
@@ -118,20 +121,9 @@ static void reset_halfway(stranger *s)
 
 /* ---- the control port ---- */
 
-static void send_tls(stranger *s)
-{
-  peer_send(s->fd, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
-}
-
-static void send_long_hello(stranger *s)
-{
-  send_header(s, KVF_FRAME_HELLO, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1);
-}
-
-static void send_longest_hello(stranger *s)
-{
-  send_header(s, KVF_FRAME_HELLO, KVF_FRAME_BODY_BYTES_MAX);
-}
+SENDS(send_tls, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+SENDS_HEADER(send_long_hello, KVF_FRAME_HELLO, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1)
+SENDS_HEADER(send_longest_hello, KVF_FRAME_HELLO, KVF_FRAME_BODY_BYTES_MAX)
 
 /* More than any frame may have, from one who has proved the key. */
 static void send_too_long(stranger *s)
@@ -140,10 +132,7 @@ static void send_too_long(stranger *s)
   peer_send(s->fd, "\x01\x00\x04\x00\x06\x00\x00\x00", KVF_FRAME_HEADER_BYTES);
 }
 
-static void send_ping_first(stranger *s)
-{
-  peer_send_frame(s->fd, KVF_FRAME_PING, "\0\0\0\0\0\0\0\0", 8);
-}
+SENDS_FRAME(send_ping_first, send_nothing, KVF_FRAME_PING, "\0\0\0\0\0\0\0\0")
 
 static void ask_for_a_ticket_first(stranger *s)
 {
@@ -151,11 +140,7 @@ static void ask_for_a_ticket_first(stranger *s)
   peer_send_frame(s->fd, KVF_FRAME_FIND, find, sizeof(find));
 }
 
-static void ask_malformed(stranger *s)
-{
-  stranger_shake_hands(s);
-  peer_send_frame(s->fd, KVF_FRAME_FIND, "a ticket, please", 16);
-}
+SENDS_FRAME(ask_malformed, stranger_shake_hands, KVF_FRAME_FIND, "a ticket, please")
 
 static void send_challenge_back(stranger *s)
 {
@@ -169,22 +154,9 @@ static void send_read_in_session(stranger *s)
   send_read(s);
 }
 
-static void send_malformed_hello(stranger *s)
-{
-  peer_send_frame(s->fd, KVF_FRAME_HELLO, "hello", 5);
-}
-
-static void send_malformed_proof(stranger *s)
-{
-  greet(s);
-  peer_send_frame(s->fd, KVF_FRAME_PROOF, "proof", 5);
-}
-
-static void send_malformed_finish(stranger *s)
-{
-  stranger_shake_hands(s);
-  peer_send_frame(s->fd, KVF_FRAME_LEASES, "leases", 6);
-}
+SENDS_FRAME(send_malformed_hello, send_nothing, KVF_FRAME_HELLO, "hello")
+SENDS_FRAME(send_malformed_proof, greet, KVF_FRAME_PROOF, "proof")
+SENDS_FRAME(send_malformed_finish, stranger_shake_hands, KVF_FRAME_LEASES, "leases")
 
 static void break_off_hello(stranger *s)
 {
@@ -293,15 +265,8 @@ SCENE_TEST(at_the_control_port)
 
 /* ---- the data port ---- */
 
-static void send_long_data_hello(stranger *data)
-{
-  send_header(data, KVF_FRAME_DATA_HELLO, KVF_FRAME_BODY_BYTES_MAX);
-}
-
-static void send_malformed_data_hello(stranger *data)
-{
-  peer_send_frame(data->fd, KVF_FRAME_DATA_HELLO, "hello", 5);
-}
+SENDS_HEADER(send_long_data_hello, KVF_FRAME_DATA_HELLO, KVF_FRAME_BODY_BYTES_MAX)
+SENDS_FRAME(send_malformed_data_hello, send_nothing, KVF_FRAME_DATA_HELLO, "hello")
 
 static void send_wrong_proof(stranger *data)
 {
@@ -347,20 +312,9 @@ SCENE_TEST(at_the_data_port)
 /* ---- an impostor: it answers the consumer's hello ---- */
 
 /* It has not proved the key yet. */
-static void answer_long(stranger *s)
-{
-  send_header(s, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1);
-}
-
-static void answer_pong(stranger *s)
-{
-  send_header(s, KVF_FRAME_PONG, 0);
-}
-
-static void answer_malformed(stranger *s)
-{
-  peer_send_frame(s->fd, KVF_FRAME_CHALLENGE, "\0\0\0\0\0\0\0\0\0", 9);
-}
+SENDS_HEADER(answer_long, KVF_FRAME_CHALLENGE, KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX + 1)
+SENDS_HEADER(answer_pong, KVF_FRAME_PONG, 0)
+SENDS_FRAME(answer_malformed, send_nothing, KVF_FRAME_CHALLENGE, "\0\0\0\0\0\0\0\0\0")
 
 static void challenge_as(stranger *s, kvf_incarnation server)
 {
@@ -382,10 +336,7 @@ static void answer_as_nobody(stranger *s)
   challenge_as(s, (kvf_incarnation){.bytes = {0}});
 }
 
-static void answer_in_part(stranger *s)
-{
-  send_header(s, KVF_FRAME_CHALLENGE, 82);
-}
+SENDS_HEADER(answer_in_part, KVF_FRAME_CHALLENGE, 82)
 
 /* What it says when it refuses must not begin a log line of its own. */
 static void refuse_with_a_line_break(stranger *s)

@@ -396,25 +396,22 @@ typedef struct scene {
   costs before;
 } scene;
 
-static int open_scene(void **state)
+static scene s;
+
+static int open_scene(__attribute__((unused)) void **state)
 {
-  scene *s = calloc(1, sizeof(*s));
-  assert_non_null(s);
-  pair_open_node(&s->producer, options);
-  beside_start(&s->beside, &s->producer, patient);
+  pair_open_node(&s.producer, options);
+  beside_start(&s.beside, &s.producer, patient);
   proxy_start();
-  s->before = costs_now();
-  *state = s;
+  s.before = costs_now();
   return 0;
 }
 
-static int close_scene(void **state)
+static int close_scene(__attribute__((unused)) void **state)
 {
-  scene *s = *state;
   proxy_stop();
-  beside_stop(&s->beside);
-  pair_close_node(&s->producer);
-  free(s);
+  beside_stop(&s.beside);
+  pair_close_node(&s.producer);
   return 0;
 }
 
@@ -422,21 +419,21 @@ typedef enum moment { MOMENT_CAME, MOMENT_NEVER, MOMENT_UNKNOWN } moment;
 
 /* One load with the network as planned from its first connection on, and whether the plan's moment came. UNKNOWN: it
  * did not, and the load failed all the same, since the machine was too slow for its short timeouts. */
-static moment load_over(scene *s, const proxy_plan *plan, uint32_t seed)
+static moment load_over(const proxy_plan *plan, uint32_t seed)
 {
   pair_node consumer;
   pair_outcome out;
   char address[32];
-  (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)pair_control_port(&s->producer));
+  (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)pair_control_port(&s.producer));
   pair_open_node(&consumer, options);
   proxy_set(plan);
-  proxy_arm(pair_control_port(&s->producer));
-  pair_try(&s->producer, &consumer, seed, &out);
+  proxy_arm(pair_control_port(&s.producer));
+  pair_try(&s.producer, &consumer, seed, &out);
   bool came = proxy_count() > 0;
   pair_expect_told(&consumer, &out, address);
   const proxy_plan pass = {.mode = PROXY_PASS};
   proxy_set(&pass);
-  pair_expect_recovery(&s->producer, &consumer, seed + 1);
+  pair_expect_recovery(&s.producer, &consumer, seed + 1);
   pair_close_node(&consumer);
   proxy_disarm();
   if (came) {
@@ -446,14 +443,14 @@ static moment load_over(scene *s, const proxy_plan *plan, uint32_t seed)
 }
 
 /* Every few bytes of the handshake, and some of what comes later. */
-static void sweep(scene *s, proxy_mode mode, proxy_line line, bool to_consumer)
+static void sweep(proxy_mode mode, proxy_line line, bool to_consumer)
 {
   uint32_t seed = 1;
   uint64_t step = 37;
   proxy_plan plan = {.mode = mode, .line = line, .to_consumer = to_consumer};
   moment came = MOMENT_CAME;
   for (int unknown = 0; came != MOMENT_NEVER; unknown += came == MOMENT_UNKNOWN) {
-    came = load_over(s, &plan, seed);
+    came = load_over(&plan, seed);
     seed = (seed + 2) % 900;
     assert_true(unknown < 20);
     if (came == MOMENT_CAME) {
@@ -462,40 +459,40 @@ static void sweep(scene *s, proxy_mode mode, proxy_line line, bool to_consumer)
     }
   }
   assert_true(plan.after_bytes > 37);
-  beside_expect_undisturbed(&s->beside);
-  costs_expect(s->before, SLACK_BYTES);
+  beside_expect_undisturbed(&s.beside);
+  costs_expect(s.before, SLACK_BYTES);
 }
 
-static void sweep_all(scene *s, proxy_mode mode)
+static void sweep_all(proxy_mode mode)
 {
   for (int way = 0; way < 4; way++) {
-    sweep(s, mode, way < 2 ? PROXY_CONTROL : PROXY_DATA, way % 2 == 0);
+    sweep(mode, way < 2 ? PROXY_CONTROL : PROXY_DATA, way % 2 == 0);
   }
 }
 
 TEST_WITH(resets, open_scene, close_scene)
 {
-  sweep_all(*state, PROXY_RESET);
+  sweep_all(PROXY_RESET);
 }
 
 TEST_WITH(ends_of_streams, open_scene, close_scene)
 {
-  sweep_all(*state, PROXY_CLOSE);
+  sweep_all(PROXY_CLOSE);
 }
 
 TEST_WITH(garbage, open_scene, close_scene)
 {
-  sweep_all(*state, PROXY_GARBAGE);
+  sweep_all(PROXY_GARBAGE);
 }
 
 TEST_WITH(peers_that_vanish, open_scene, close_scene)
 {
-  sweep_all(*state, PROXY_VANISH);
+  sweep_all(PROXY_VANISH);
 }
 
 TEST_WITH(slow_drips, open_scene, close_scene)
 {
-  sweep_all(*state, PROXY_DRIP);
+  sweep_all(PROXY_DRIP);
 }
 
 static void add(pair_option *list, const char *name, const char *value)

@@ -437,6 +437,12 @@ kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, co
   return kvf_lease_publish(producer->node, &ticket->lease, &all.blocks, &ticket->prompt, after, 7);
 }
 
+void pair_add_source(pair_ticket *ticket, const pair_ticket *other)
+{
+  ticket->bytes += (size_t)snprintf(ticket->text + ticket->bytes, sizeof(ticket->text) - ticket->bytes, ",%.*s",
+                                    (int)other->bytes, other->text);
+}
+
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id)
 {
   kvf_request_info info;
@@ -605,6 +611,7 @@ void pair_fetch_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t f
   }
   assert_int_equal(result.report.prefix, ticket->count);
   assert_int_equal(result.verdict.action, KVF_ACTION_USE);
+  assert_int_equal(result.verdict.recompute_tokens, 0);
 }
 
 bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_result *out)

@@ -139,6 +139,8 @@ void pair_offer(pair_node *producer, uint32_t first, uint32_t count, uint32_t se
 void pair_reserve(pair_node *producer, uint32_t first, uint32_t count, uint32_t seed, pair_ticket *out);
 void pair_publish(pair_node *producer, const pair_ticket *ticket);
 kvf_status pair_publish_after(pair_node *producer, const pair_ticket *ticket, const kvf_ordering_point *after);
+/* The text names the other ticket's producer, too, behind those that it names already. */
+void pair_add_source(pair_ticket *ticket, const pair_ticket *other);
 /* Waits until the producer's lease has ended; fails the test after timeout_ms. */
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms);
 /* The engine takes its blocks back, whoever has the lease. */

@@ -368,16 +368,6 @@ static void run(course of)
   end();
 }
 
-static void run_here(const char *from, const char *to, const char *transport, const char *checksum)
-{
-  run((course){from, to, transport, checksum, false, KEEPS_RULES});
-}
-
-static void run_apart(const char *from, const char *to, const char *transport, const char *checksum)
-{
-  run((course){from, to, transport, checksum, true, KEEPS_RULES});
-}
-
 /* Real devices may happen to work in order. */
 static void run_breach(breach of)
 {
@@ -392,87 +382,30 @@ static void run_breach(breach of)
   end();
 }
 
-TEST(device_to_device_over_local)
-{
-  run_here("cuda", "cuda", "local", "off");
-}
+/* From whose memory to whose, over what, with checksums or not; whether P is a process of its own. */
+#define COURSE(name, ...)                    \
+  TEST(name)                                 \
+  {                                          \
+    run((course){__VA_ARGS__, KEEPS_RULES}); \
+  }
 
-TEST(device_to_host_over_local)
-{
-  run_here("cuda", "host", "local", "off");
-}
+COURSE(device_to_device_over_local, "cuda", "cuda", "local", "off", false)
+COURSE(device_to_host_over_local, "cuda", "host", "local", "off", false)
+COURSE(host_to_device_over_local, "host", "cuda", "local", "off", false)
+COURSE(device_to_device_with_checksums, "cuda", "cuda", "local", "on", false)
+COURSE(device_to_device_over_ucx, "cuda", "cuda", "ucx", "off", false)
+COURSE(device_to_host_over_ucx, "cuda", "host", "ucx", "off", false)
+COURSE(host_to_device_over_ucx, "host", "cuda", "ucx", "off", false)
 
-TEST(host_to_device_over_local)
-{
-  run_here("host", "cuda", "local", "off");
-}
-
-TEST(device_to_device_with_checksums)
-{
-  run_here("cuda", "cuda", "local", "on");
-}
-
-TEST(device_to_device_over_ucx)
-{
-  run_here("cuda", "cuda", "ucx", "off");
-}
-
-TEST(device_to_host_over_ucx)
-{
-  run_here("cuda", "host", "ucx", "off");
-}
-
-TEST(host_to_device_over_ucx)
-{
-  run_here("host", "cuda", "ucx", "off");
-}
-
-/* ---- P in a process of its own ---- */
-
-TEST(apart_over_local)
-{
-  run_apart("cuda", "cuda", "local", "off");
-}
-
-TEST(apart_over_local_with_checksums)
-{
-  run_apart("cuda", "cuda", "local", "on");
-}
-
-TEST(apart_to_host_over_local)
-{
-  run_apart("cuda", "host", "local", "off");
-}
-
-TEST(apart_mapped_over_local)
-{
-  run_apart("mapped", "cuda", "local", "off");
-}
-
-TEST(apart_mapped_over_local_with_checksums)
-{
-  run_apart("mapped", "cuda", "local", "on");
-}
-
-TEST(apart_over_tcp)
-{
-  run_apart("cuda", "cuda", "tcp", "off");
-}
-
-TEST(apart_over_tcp_with_checksums)
-{
-  run_apart("cuda", "cuda", "tcp", "on");
-}
-
-TEST(apart_to_host_over_tcp)
-{
-  run_apart("cuda", "host", "tcp", "off");
-}
-
-TEST(apart_from_host_over_tcp)
-{
-  run_apart("host", "cuda", "tcp", "off");
-}
+COURSE(apart_over_local, "cuda", "cuda", "local", "off", true)
+COURSE(apart_over_local_with_checksums, "cuda", "cuda", "local", "on", true)
+COURSE(apart_to_host_over_local, "cuda", "host", "local", "off", true)
+COURSE(apart_mapped_over_local, "mapped", "cuda", "local", "off", true)
+COURSE(apart_mapped_over_local_with_checksums, "mapped", "cuda", "local", "on", true)
+COURSE(apart_over_tcp, "cuda", "cuda", "tcp", "off", true)
+COURSE(apart_over_tcp_with_checksums, "cuda", "cuda", "tcp", "on", true)
+COURSE(apart_to_host_over_tcp, "cuda", "host", "tcp", "off", true)
+COURSE(apart_from_host_over_tcp, "host", "cuda", "tcp", "off", true)
 
 TEST(apart_publishing_early_is_seen)
 {

@@ -187,8 +187,7 @@ TEST(a_ticket_says_its_prompt)
   assert_int_equal(kvf_ticket_prompt(control, ticket.text, ticket.bytes, &prompt), KVF_OK);
   assert_memory_equal(&prompt, &ticket.prompt, sizeof(prompt));
   const size_t first_bytes = other.bytes;
-  other.bytes += (size_t)snprintf(other.text + other.bytes, sizeof(other.text) - other.bytes, ",%.*s",
-                                  (int)ticket.bytes, ticket.text);
+  pair_add_source(&other, &ticket);
   assert_int_equal(kvf_ticket_prompt(control, other.text, other.bytes, &prompt), KVF_OK);
   assert_memory_equal(&prompt, &other.prompt, sizeof(prompt));
   other.text[first_bytes / 2] ^= 1;

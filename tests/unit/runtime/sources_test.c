@@ -16,8 +16,7 @@ static pair_ticket joined;
 static void join(void)
 {
   joined = tickets[0];
-  joined.bytes += (size_t)snprintf(joined.text + joined.bytes, sizeof(joined.text) - joined.bytes, ",%.*s",
-                                   (int)tickets[1].bytes, tickets[1].text);
+  pair_add_source(&joined, &tickets[1]);
 }
 
 /* The second has it in other blocks. */
@@ -38,23 +37,6 @@ static void open_three(const char *transports)
   pair_open(&p, options);
   pair_open_node(&other, options);
   offer_both();
-}
-
-static uint64_t begin(void)
-{
-  uint64_t id = 0;
-  assert_int_equal(pair_request(&p.consumer, &joined, &joined.prompt, &id), KVF_OK);
-  return id;
-}
-
-static void assert_whole(uint64_t id)
-{
-  const pair_result result = pair_wait(&p.consumer, id);
-  assert_int_equal(result.report.status, KVF_OK);
-  assert_int_equal(result.report.prefix, COUNT);
-  assert_int_equal(result.verdict.action, KVF_ACTION_USE);
-  assert_int_equal(result.verdict.recompute_tokens, 0);
-  assert_true(pair_holds_all(&p.consumer, 0, COUNT, SEED));
 }
 
 static uint64_t blocks_from(const char *address)
@@ -80,9 +62,7 @@ static void closed_producer_is_replaced(const char *transports)
 {
   open_three(transports);
   pair_close_node(&p.producer);
-  uint64_t id = begin();
-  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
-  assert_whole(id);
+  pair_fetch_whole(&p.consumer, &joined, 0);
   assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 1);
   assert_int_equal(pair_stat(&p.consumer, "loads_done", ""), 1);
   assert_int_equal(pair_stat(&p.consumer, "loads_failed", "peer_down"), 0);
@@ -106,9 +86,7 @@ TEST(closed_producer_is_replaced_tcp)
 TEST(unread_source_gets_its_blocks_back)
 {
   open_three("local");
-  uint64_t id = begin();
-  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
-  assert_whole(id);
+  pair_fetch_whole(&p.consumer, &joined, 0);
   assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 0);
   assert_int_equal(pair_wait_lease_end(&p.producer, tickets[0].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
   assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
@@ -126,15 +104,17 @@ static bool cut_midway(void)
     address_of(&tickets[i], address[i]);
     before[i] = blocks_from(address[i]);
   }
-  uint64_t id = begin();
-  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
+  uint64_t id = pair_begin(&p.consumer, &joined, 0);
   while (blocks_from(address[0]) < before[0] + 2) {
   }
   (void)kvf_lease_end(p.producer.node, &tickets[0].lease);
   for (uint32_t i = 0; i < COUNT; i++) {
     pair_fill(&p.producer, tickets[0].blocks[i], SEED + 1, i); /* the next owner's bytes */
   }
-  assert_whole(id);
+  const pair_result result = pair_wait(&p.consumer, id);
+  assert_int_equal(result.report.status, KVF_OK);
+  assert_int_equal(result.report.prefix, COUNT);
+  assert_true(pair_holds_all(&p.consumer, 0, COUNT, SEED));
   bool switched = pair_stat(&p.consumer, "source_switches", "") > switches;
   uint64_t first = blocks_from(address[0]) - before[0];
   assert_int_equal(blocks_from(address[1]) - before[1], COUNT - first);
@@ -178,9 +158,8 @@ TEST(source_of_another_prompt_is_left_out)
   pair_offer(&p.producer, 1, COUNT, SEED + 1, true, &tickets[0]);
   join();
   joined.prompt = tickets[1].prompt;
-  uint64_t id = begin();
-  assert_int_equal(pair_load(&p.consumer, &joined, id, 0), KVF_OK);
-  assert_whole(id);
+  joined.seed = SEED;
+  pair_fetch_whole(&p.consumer, &joined, 0);
   assert_int_equal(pair_stat(&p.consumer, "sources_left_out", ""), 2); /* the request's, and the load's */
   assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 0);
   assert_true(pair_logged(&p.consumer, "is left out: bad_ticket: made for another prompt", NULL));
