@@ -44,13 +44,6 @@ void bench_check(const kvf_cuda *cuda, kvf_cu_result result, const char *what)
   }
 }
 
-uint64_t bench_now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static double seconds_of(struct timeval time)
 {
   return (double)time.tv_sec + (double)time.tv_usec / 1e6;
