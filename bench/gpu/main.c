@@ -1,5 +1,5 @@
 /* kvferry on one GPU beside what its driver does with the same pieces: docs/gpu.md. One JSON object a line;
- * bench/gpu/report.py makes the table. */
+ * bench/gpu/gpu_report.py makes the table. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
