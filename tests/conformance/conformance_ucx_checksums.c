@@ -1,4 +1,4 @@
-/* And some answers wait before UCX sends them: their lease may have ended by then. */
+/* UCX with checksums, where some answers wait before UCX sends them: their lease may have ended by then. */
 #include "../sides/side.h"
 #include "transport/ucx/load.h"
 #include "wire/ucx_message.h"

@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/list.h"
 #include "base/prng.h"
@@ -66,28 +65,11 @@ struct fault_transport {
 
 static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;
 static fault_plan the_plan;
-static uint64_t counts[FAULT_KINDS];
 
 void fault_plan_set(const fault_plan *plan)
 {
   (void)pthread_mutex_lock(&plan_lock);
   the_plan = plan == NULL ? (fault_plan){0} : *plan;
-  memset(counts, 0, sizeof(counts));
-  (void)pthread_mutex_unlock(&plan_lock);
-}
-
-uint64_t fault_count(fault_kind kind)
-{
-  (void)pthread_mutex_lock(&plan_lock);
-  uint64_t count = counts[kind];
-  (void)pthread_mutex_unlock(&plan_lock);
-  return count;
-}
-
-static void count_fault(fault_kind kind)
-{
-  (void)pthread_mutex_lock(&plan_lock);
-  counts[kind]++;
   (void)pthread_mutex_unlock(&plan_lock);
 }
 
@@ -486,7 +468,6 @@ static kvf_status fault_start(kvf_link *base, const kvf_transfer *request)
   }
   kvf_list_init(&read->in_reads);
   kvf_list_push_back(&fault->reads, &read->in_reads);
-  count_fault(read->kind);
   if (link->is_down) {
     push_end(fault, read, KVF_PEER_DOWN);
   } else if (read->kind == FAULT_REFUSE) {

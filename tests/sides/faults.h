@@ -52,7 +52,5 @@ extern const kvf_transport_ops *fault_inner_ucx;
 
 /* From here on; NULL: pass everything on. */
 void fault_plan_set(const fault_plan *plan);
-/* How often that kind has happened since the plan was set. */
-uint64_t fault_count(fault_kind kind);
 
 #endif

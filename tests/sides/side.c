@@ -192,12 +192,7 @@ static void host_connection(void *context, kvf_status why)
 {
   side *one = context;
   (void)pthread_mutex_lock(&one->lock);
-  if (why == KVF_OK) {
-    one->connections_accepted++;
-  } else {
-    one->connections_ended++;
-    one->connection_ended = why;
-  }
+  one->connection = why;
   (void)pthread_mutex_unlock(&one->lock);
 }
 
@@ -235,7 +230,7 @@ uint8_t *side_block(const side *one, uint32_t region, uint32_t block)
   return (uint8_t *)one->regions[region].base + block * one->regions[region].stride_bytes;
 }
 
-void side_fill(side *one, uint32_t seed)
+static void fill(side *one, uint32_t seed)
 {
   for (uint32_t i = 0; i < one->shape.count; i++) {
     const kvf_region *region = &one->regions[i];
@@ -423,7 +418,7 @@ void side_open_with(side *one, const kvf_transport_ops *ops, const side_shape *s
   }
   assert_ptr_equal(one->transport->ops, ops);
   allocate_regions(one);
-  side_fill(one, seed);
+  fill(one, seed);
   assert_int_equal(kvf_fence_table_open(SIDE_SLOTS, &one->incarnation, &one->table, &one->table_fd), KVF_OK);
   kvf_fence_store_generation(one->table, SIDE_GENERATION);
   kvf_transport_memory memory = side_memory(one);
@@ -577,7 +572,7 @@ kvf_link_spec side_spec(const side_introduction *introduction)
   };
 }
 
-void side_wait_event(side *one, uint64_t user, char event)
+static void wait_event(side *one, uint64_t user, char event)
 {
   bool waited = true;
   (void)pthread_mutex_lock(&one->lock);
@@ -615,7 +610,7 @@ kvf_status side_begin_connect(side *one, const kvf_link_spec *spec, kvf_link **o
 
 kvf_status side_wait_up(side *one, const kvf_link *link)
 {
-  side_wait_event(one, link->user, 'U');
+  wait_event(one, link->user, 'U');
   return side_link(one, link->user).up;
 }
 
@@ -638,7 +633,7 @@ kvf_link *side_connect_ok(side *one, const side_introduction *introduction)
 
 kvf_status side_wait_down(side *one, const kvf_link *link)
 {
-  side_wait_event(one, link->user, 'D');
+  wait_event(one, link->user, 'D');
   return side_link(one, link->user).down;
 }
 

@@ -75,13 +75,11 @@ typedef struct side {
   uint32_t reads_done;
   char lines[SIDE_LINES_MAX][KVF_MESSAGE_BYTES_MAX];
   uint32_t lines_count;
-  kvf_log_level level; /* of the last one */
-  uint32_t connections_accepted;
-  uint32_t connections_ended;
-  kvf_status connection_ended; /* the last one */
-  const char *fault;           /* a promise that the transport has broken */
-  char holds;                  /* the event, U or D, that does not return until side_release() */
-  char disconnects;            /* the event during which the host gives the link back */
+  kvf_log_level level;   /* of the last one */
+  kvf_status connection; /* what was said of the last one */
+  const char *fault;     /* a promise that the transport has broken */
+  char holds;            /* the event, U or D, that does not return until side_release() */
+  char disconnects;      /* the event during which the host gives the link back */
 } side;
 
 /* What a producer tells: what the control handshake would carry. */
@@ -117,7 +115,6 @@ void side_free(side *one);
 /* The host alone, for a transport that the test opens itself; side_free() ends it. */
 kvf_transport_host side_host(side *one, const kvf_transport_ops *ops);
 
-void side_fill(side *one, uint32_t seed);
 /* Sets every byte of every region to `value`. */
 void side_set_all(side *one, uint8_t value);
 bool side_all_are(const side *one, uint8_t value);
@@ -149,7 +146,6 @@ kvf_fence_claim side_claim(const side_introduction *producer, const side_lease *
 kvf_link_spec side_spec(const side_introduction *introduction);
 /* Begins to connect, with a record of its own. *out is to be disconnected if this is KVF_OK. */
 kvf_status side_begin_connect(side *one, const kvf_link_spec *spec, kvf_link **out);
-void side_wait_event(side *one, uint64_t user, char event);
 /* Waits for link_up(), or link_down(). */
 kvf_status side_wait_up(side *one, const kvf_link *link);
 kvf_status side_wait_down(side *one, const kvf_link *link);

@@ -243,7 +243,8 @@ kvf_data_trailer peer_receive_trailer(int fd)
 
 /* ---- a producer ---- */
 
-int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes)
+/* At a free port of loopback, for a description of this incarnation. */
+static int listen_as(const kvf_incarnation *incarnation, void *description, size_t *description_bytes)
 {
   kvf_address address = loopback(0);
   kvf_address bound;
@@ -281,7 +282,8 @@ kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
   return ready;
 }
 
-int peer_accept_proved(int listener, const kvf_link_spec *spec)
+/* Accepts a connection and does the whole handshake. */
+static int accept_proved(int listener, const kvf_link_spec *spec)
 {
   int fd = peer_accept(listener);
   kvf_data_ready ready = peer_challenge(fd, spec);
@@ -325,7 +327,7 @@ tcp_consumer *tcp_consumer_open(uint32_t handshake_timeout_ms)
   side_open_with(&consumer->one, &kvf_transport_tcp_rail, &shape, 1, &config);
   side_set_all(&consumer->one, 0);
   *told = (side_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
-  consumer->listener = peer_listen(&told->incarnation, told->description, &told->description_bytes);
+  consumer->listener = listen_as(&told->incarnation, told->description, &told->description_bytes);
   consumer->spec = side_spec(told);
   consumer->fd = -1;
   return consumer;
@@ -340,7 +342,7 @@ void tcp_consumer_connect(tcp_consumer *consumer)
 void tcp_consumer_link(tcp_consumer *consumer)
 {
   tcp_consumer_connect(consumer);
-  consumer->fd = peer_accept_proved(consumer->listener, &consumer->spec);
+  consumer->fd = accept_proved(consumer->listener, &consumer->spec);
   assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_OK);
 }
 

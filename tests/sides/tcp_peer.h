@@ -45,13 +45,9 @@ kvf_data_trailer peer_receive_trailer(int fd);
 
 /* ---- a producer ---- */
 
-/* Listens at a free port of loopback, for a description of this incarnation. */
-int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes);
 int peer_accept(int listener);
 /* Sends a challenge; checks the client's proof. Returns what a producer with the key answers. */
 kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec);
-/* Accepts a connection and does the whole handshake. */
-int peer_accept_proved(int listener, const kvf_link_spec *spec);
 /* Receives a READ; *items has room for `capacity`. */
 kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capacity);
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes);
