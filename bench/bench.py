@@ -1,56 +1,74 @@
-"""Runs the benchmark programs, shows one table, writes one JSON list."""
+"""kvferry beside the machine's limit, and what leases and a node's poll cost: one table, one JSON list."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import subprocess
-import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-PROGRAMS = ("transfer_bench", "lease_bench")
-MORE_IS_BETTER = ("GB/s",)
+from peers.blocks import SHAPES, available_bytes, fit, pool_bytes_for
+from peers.implementations import implementations, make_key
+from peers.main import BUILD, PEERS, measure
+from peers.pair import Implementation
+from peers.report import Row, ratio
+
+NAMES = ("1x4KiB", "64x16KiB", "1024x16KiB", "64x1MiB")
+SHAPE_S = 6.0
+LIMITS = ("readv x2", "streams x2")  # as many threads as kvferry has by default
+CHECKSUMS = "checksum=on"
+SUFFIXES = {CHECKSUMS: "+checksums", "tls": "+tls"}
 
 
-def run(program: Path, only: str) -> list[dict]:
-    rows = []
-    with subprocess.Popen([program, only], stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            rows.append(json.loads(line))
-            if sys.stderr.isatty():
-                print(f"\r\033[K{rows[-1]['case']}", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
-    if process.returncode != 0:
-        sys.exit(f"error: {program.name} ended with status {process.returncode}")
-    return rows
+def everybody(build: Path, logs: Path) -> list[Implementation]:
+    """Callers that sleep while a load runs, as engines do. Nothing of UCX's."""
+    found = implementations(build / "peers", PEERS.absolute(), "", make_key(logs), (CHECKSUMS,))
+    ours = [replace(what, options=(*what.options, "caller=asleep")) for what in found if what.impl == "kvferry"]
+    return [what for what in ours if what.path != "ucx"] + [what for what in found if what.variant in LIMITS]
 
 
-def ratio(row: dict, limit: dict) -> str:
-    if row["unit"] in MORE_IS_BETTER:
-        return f"{row['median'] / limit['median']:.2f}"
-    return f"{limit['median'] / row['median']:.2f}"
+def case_of(what: Implementation, shape: str) -> str:
+    return f"{what.path}/{shape}{SUFFIXES.get(what.variant, '')}"
 
 
-def show(rows: list[dict]) -> None:
+def transfers(build: Path, only: str, logs: Path) -> list[Row]:
+    pool_bytes = pool_bytes_for(available_bytes())
+    shapes = [fit(shape, pool_bytes) for shape in SHAPES if shape.name in NAMES]
+    cases = {what: [shape for shape in shapes if only in case_of(what, shape.name)] for what in everybody(build, logs)}
+    rows = [row for row in measure(cases, pool_bytes, SHAPE_S, logs) if row["case"].count("/") == 1]
+    rows.sort(key=lambda row: row["case"].split("/")[0])
+    return [{**row, "case": row["case"] + SUFFIXES.get(row["variant"], "")} for row in rows]
+
+
+def leases(build: Path, only: str) -> list[Row]:
+    names = subprocess.run([build / "lease_bench"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return [row for row in map(json.loads, names.splitlines()) if only in row["case"]]
+
+
+def show(rows: list[Row]) -> None:
+    """What is not bare has the bare limit, too."""
     limits = {row["case"]: row for row in rows if row["impl"] == "limit"}
     print(f"{'case':<24}{'median':>10}{'p99':>10}  {'unit':<6}{'limit':>10}{'of limit':>10}{'runs':>7}")
     for row in rows:
         if row["impl"] == "limit":
             continue
-        limit = limits.get(row["case"])
-        beside = f"{limit['median']:>10.4g}{ratio(row, limit):>10}" if limit else f"{'':>20}"
+        limit = limits.get(row["case"].split("+")[0])
+        beside = f"{limit['median']:>10.4g}{ratio(row, limit):>10.2f}" if limit else f"{'':>20}"
         print(f"{row['case']:<24}{row['median']:>10.4g}{row['p99']:>10.4g}  {row['unit']:<6}{beside}{row['runs']:>7}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as a JSON list")
-    parser.add_argument("--case", default="", metavar="TEXT", help="only the transfer cases whose name has this")
+    parser.add_argument("--case", default="", metavar="TEXT", help="only the cases whose name has this: tcp/, lease/")
     options = parser.parse_args()
-    programs = PROGRAMS[:1] if options.case else PROGRAMS
-    rows = [row for name in programs for row in run(options.folder / name, options.case)]
+    build = (BUILD / "bench").absolute()
+    with tempfile.TemporaryDirectory(prefix="kvferry-bench-") as folder:
+        rows = transfers(build, options.case, Path(folder))
+    if options.case.split("/")[0] in ("", "lease", "poll"):
+        rows += leases(build, options.case)
     show(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -1,6 +1,6 @@
 /* What a lease costs with a million of them live: nanoseconds of each operation, up to and including the stores and
- * give-backs that it leads to, and bytes. One JSON object a line. Slots are visited in random order, time is virtual.
- */
+ * give-backs that it leads to, and bytes; slots are visited in random order, time is virtual. And what a node's poll
+ * costs that has nothing to report. One JSON object a line. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,20 +8,22 @@
 
 #include "base/prng.h"
 #include "core/lease_table.h"
+#include "kvferry/kvferry.h"
 
 #define LEASES 1000000u
 #define BATCH 1000u
 #define BATCHES (LEASES / BATCH)
 #define ROUNDS 3u
+#define POLL_BATCHES 41u
 #define BLOCKS 8u
 #define TTL_MS 30000u
 #define TTL_NS (TTL_MS * KVF_NS_PER_MS)
 #define STEP_NS KVF_NS_PER_US
 
-enum { PUBLISH, RENEW, ACKNOWLEDGE, REARM, EXPIRE, CASES };
+enum { PUBLISH, RENEW, ACKNOWLEDGE, REARM, EXPIRE, POLL, CASES };
 
-static const char *const case_names[CASES] = {"lease/publish", "lease/renew", "lease/acknowledge", "lease/rearm",
-                                              "lease/expire"};
+static const char *const case_names[CASES] = {"lease/publish", "lease/renew",  "lease/acknowledge",
+                                              "lease/rearm",   "lease/expire", "poll/nothing"};
 
 typedef struct bench {
   kvf_lease_table table;
@@ -165,6 +167,25 @@ static void round_of_all(bench *b, bool measured)
   must(b->table.unreleased == 0, "leases did not run out");
 }
 
+static void poll_nothing(bench *b)
+{
+  kvf_config config;
+  kvf_event event;
+  kvf_node *node = NULL;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  kvf_config_init(&config);
+  must(kvf_config_set(&config, "transports", "local", message) == KVF_OK, message);
+  must(kvf_node_open(&config, &node, message) == KVF_OK, message);
+  for (uint32_t batch = 0; batch < POLL_BATCHES; batch++) {
+    uint64_t begin_ns = clock_ns();
+    for (uint32_t i = 0; i < BATCH; i++) {
+      (void)kvf_node_poll(node, &event, 1);
+    }
+    add_sample(b, POLL, (double)(clock_ns() - begin_ns) / BATCH);
+  }
+  kvf_node_close(node);
+}
+
 static int compare(const void *a, const void *b)
 {
   double x = *(const double *)a;
@@ -199,6 +220,7 @@ int main(void)
   for (uint32_t round = 0; round < ROUNDS; round++) {
     round_of_all(&b, true);
   }
+  poll_nothing(&b);
   for (int what = 0; what < CASES; what++) {
     print_case(&b, what);
   }

@@ -38,19 +38,9 @@ static void wait_for_release(kvf_node *node, bool spins)
 
 void bench_load(bench_pair *pair, bool spins, const kvf_ordering_point *after)
 {
-  const bench_offer *offer = &pair->offer;
-  const kvf_load_params load = {.request_id = ++pair->last_request,
-                                .ticket = offer->ticket,
-                                .ticket_bytes = offer->ticket_bytes,
-                                .prompt = offer->prompt,
-                                .destination = {.ids = pair->local_ids, .counts = &pair->geometry.blocks, .groups = 1},
-                                .after = after};
   const uint64_t begin_ns = bench_now_ns();
-  const kvf_status status = kvf_load_start(pair->node, &load);
+  bench_start(pair->node, ++pair->last_request, &pair->offer.ticket, pair->local_ids, pair->geometry.blocks, after);
   pair->start_ns = bench_now_ns() - begin_ns;
-  if (status != KVF_OK) {
-    bench_give_up("kvf_load_start: %s", kvf_status_name((int)status));
-  }
   wait_for_release(pair->node, spins);
 }
 
@@ -157,7 +147,7 @@ static void begin(bench_pair *pair)
              "cuStreamCreateWithPriority");
   bench_cuda(pair->driver, api->event_create(&pair->event, KVF_CU_EVENT_DISABLE_TIMING), "cuEventCreate");
   bench_receive(pair->fd, &pair->offer, sizeof(pair->offer));
-  pair->node = bench_node(pair->of, pair->settings, &pair->geometry, pair->of->destination_is_host, pair->pool);
+  pair->node = bench_pool_node(pair->of, pair->settings, &pair->geometry, pair->of->destination_is_host, pair->pool);
   bench_print_shape(pair);
   bench_warm(pair, pair->settings->warm_s);
 }

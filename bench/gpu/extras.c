@@ -38,7 +38,8 @@ void bench_run_first(bench_pair *pair)
     if (i > 0) {
       kvf_node_close(pair->node);
       bench_ask_node(pair);
-      pair->node = bench_node(pair->of, pair->settings, &pair->geometry, pair->of->destination_is_host, pair->pool);
+      pair->node =
+          bench_pool_node(pair->of, pair->settings, &pair->geometry, pair->of->destination_is_host, pair->pool);
     }
     first[i] = load_us(pair);
     link[i] = first[i] - warm_us(pair);

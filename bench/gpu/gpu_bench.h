@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
+#include "../node.h"
 #include "cuda_driver.h"
-#include "kvferry/kvferry.h"
 #include "memory/cuda/kernels.h"
 
 #define BENCH_PARTS_MAX 2
@@ -72,10 +72,8 @@ typedef struct bench_offer {
   bool has_handle;
   kvf_cu_ipc_mem_handle handle;
   uint64_t offset; /* of the pool in the memory that the handle stands for */
-  kvf_prompt prompt;
-  size_t ticket_bytes;
-  char ticket[KVF_TICKET_BYTES_MAX];
-} bench_offer;
+  bench_ticket ticket;
+} bench_source;
 
 /* Of copies without kvferry. */
 typedef struct bench_call {
@@ -103,7 +101,7 @@ struct bench_pair {
   int fd; /* to P */
   bool spins;
   bench_geometry geometry;
-  bench_offer offer;
+  bench_source offer;
   const cuda_driver *driver;
   kvf_cu_stream stream;
   kvf_cu_event event;
@@ -133,12 +131,8 @@ struct bench_pair {
 extern const bench_case bench_cases[];
 extern const size_t bench_cases_count;
 
-/* Ends the process unless `good`. */
-#define bench_must(good, what) ((good) ? (void)0 : bench_give_up("%s", what))
 #define bench_cuda(driver, result, what) bench_check((driver)->cuda, result, what)
-_Noreturn void bench_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void bench_check(const kvf_cuda *cuda, kvf_cu_result result, const char *what);
-uint64_t bench_now_ns(void);
 /* Of the calling process, all threads. */
 double bench_cpu_s(void);
 
@@ -178,8 +172,8 @@ void bench_verify(bench_pair *pair, uint64_t pieces, const char *impl);
 
 enum { BENCH_ASK_CPU = 'c', BENCH_ASK_NODE = 'n', BENCH_ASK_PUBLISH = 'p', BENCH_ASK_WORK = 'w', BENCH_ASK_IDLE = 'i' };
 
-kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry, bool is_host,
-                     uint8_t *pool);
+kvf_node *bench_pool_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry,
+                          bool is_host, uint8_t *pool);
 /* False: the library refuses one, and the message says why. */
 bool bench_set_options(kvf_config *config, const bench_settings *settings, char *message);
 /* P: does as it is asked for, until the socket closes. */

@@ -1,5 +1,5 @@
 /* kvferry on one GPU beside what its driver does with the same pieces: docs/gpu.md. One JSON object a line;
- * bench/gpu/report.py makes the table. */
+ * bench/gpu/gpu_report.py makes the table. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -42,13 +42,6 @@ void bench_check(const kvf_cuda *cuda, kvf_cu_result result, const char *what)
   if (result != KVF_CUDA_SUCCESS) {
     bench_give_up("%s: %s", what, kvf_cuda_error_name(cuda, result));
   }
-}
-
-uint64_t bench_now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 static double seconds_of(struct timeval time)

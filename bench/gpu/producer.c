@@ -10,7 +10,6 @@
 
 #include "gpu_bench.h"
 
-#define BLOCK_TOKENS 16
 #define PUBLISHES 200
 #define PUBLISHES_QUICK 5
 #define FILL_BYTES 65536
@@ -23,7 +22,7 @@ typedef struct producer {
   uint8_t *pool;
   uint32_t *ids;
   kvf_node *node;
-  bench_offer offer;
+  bench_source offer;
   bench_worker *worker; /* NULL: it computes nothing */
 } producer;
 
@@ -48,52 +47,29 @@ void bench_receive(int fd, void *what, size_t bytes)
 
 /* ---- of both sides ---- */
 
-static void set(kvf_config *config, const char *name, const char *value)
-{
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  bench_must(kvf_config_set(config, name, value, message) == KVF_OK, message);
-}
-
 bool bench_set_options(kvf_config *config, const bench_settings *settings, char *message)
 {
-  char name[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < settings->options_count; i++) {
-    (void)snprintf(name, sizeof(name), "%s", settings->options[i]);
-    char *value = strchr(name, '=');
-    bench_must(value != NULL, "an option is NAME=VALUE");
-    *value = '\0';
-    if (kvf_config_set(config, name, value + 1, message) != KVF_OK) {
+    if (!bench_set_option(config, settings->options[i], message)) {
       return false;
     }
   }
   return true;
 }
 
-static kvf_node *open_node(const bench_case *of, const bench_settings *settings)
-{
-  kvf_config config;
-  kvf_node *node = NULL;
-  char message[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_config_init(&config);
-  set(&config, "transports", of->transport);
-  set(&config, "checksum", of->has_checksums ? "on" : "off");
-  set(&config, "cuda_library", cuda_driver_library());
-  set(&config, "lease_ttl_ms", "600000");
-  set(&config, "lease_pool_share_percent", "100");
-  set(&config, "load_timeout_ms", "30000");
-  set(&config, "stall_timeout_ms", "10000");
-  set(&config, "log_level", "warn");
-  bench_must(bench_set_options(&config, settings, message), message);
-  bench_must(kvf_node_open(&config, &node, message) == KVF_OK, message);
-  return node;
-}
-
-kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry, bool is_host,
-                     uint8_t *pool)
+kvf_node *bench_pool_node(const bench_case *of, const bench_settings *settings, const bench_geometry *geometry,
+                          bool is_host, uint8_t *pool)
 {
   const uint32_t count = geometry->layers * geometry->parts;
   kvf_region *regions = calloc(count, sizeof(*regions));
-  kvf_node *node = open_node(of, settings);
+  kvf_config config;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  bench_config(&config, of->transport);
+  bench_set(&config, "checksum", of->has_checksums ? "on" : "off");
+  bench_set(&config, "cuda_library", cuda_driver_library());
+  bench_set(&config, "load_timeout_ms", "30000");
+  bench_set(&config, "stall_timeout_ms", "10000");
+  bench_must(bench_set_options(&config, settings, message), message);
   bench_must(regions != NULL, "no memory");
   for (uint32_t i = 0; i < count; i++) {
     const uint32_t bytes = bench_region_bytes(geometry, i);
@@ -105,53 +81,18 @@ kvf_node *bench_node(const bench_case *of, const bench_settings *settings, const
                               .heads_total = 1,
                               .memory = is_host ? KVF_MEMORY_HOST : KVF_MEMORY_CUDA};
   }
-  const kvf_status status = kvf_node_register(node, regions, count);
-  if (status != KVF_OK) {
-    bench_give_up("cannot register the pool: %s; the log on standard error says why", kvf_status_name((int)status));
-  }
+  kvf_node *node = bench_node(&config, regions, count);
   free(regions);
   return node;
 }
 
-static void make_prompt(uint32_t blocks, kvf_prompt *out)
-{
-  uint32_t *tokens = calloc((size_t)blocks * BLOCK_TOKENS, sizeof(*tokens));
-  bench_must(tokens != NULL && kvf_prompt_hash(tokens, blocks * BLOCK_TOKENS, NULL, 0, out) == KVF_OK, "cannot hash");
-  free(tokens);
-}
-
 /* ---- blocks ---- */
-
-static void must(kvf_status status, const char *what)
-{
-  if (status != KVF_OK) {
-    bench_give_up("%s: %s", what, kvf_status_name((int)status));
-  }
-}
-
-static void set_ranks(kvf_node *node)
-{
-  uint8_t record[KVF_ADDRESS_BYTES_MAX];
-  size_t record_bytes = 0;
-  must(kvf_node_address(node, record, sizeof(record), &record_bytes), "kvf_node_address");
-  must(kvf_node_set_ranks(node, record, &record_bytes, 1), "kvf_node_set_ranks");
-}
 
 /* A thread of the engine's names no stream here: the pool is filled. */
 static void offer_blocks(producer *p)
 {
-  bench_offer *offer = &p->offer;
-  const uint32_t count = p->geometry.blocks;
-  const kvf_blocks blocks = {.ids = p->ids, .counts = &count, .groups = 1};
-  kvf_lease lease;
-  p->node = bench_node(p->of, p->settings, &p->geometry, p->of->source_is_host, p->pool);
-  set_ranks(p->node);
-  make_prompt(count, &offer->prompt);
-  must(kvf_lease_reserve(p->node, count, 0, &lease), "kvf_lease_reserve");
-  must(kvf_lease_publish(p->node, &lease, &blocks, &offer->prompt, NULL, 0), "kvf_lease_publish");
-  must(kvf_ticket_make(p->node, &lease, &blocks, &offer->prompt, offer->ticket, sizeof(offer->ticket),
-                       &offer->ticket_bytes),
-       "kvf_ticket_make");
+  p->node = bench_pool_node(p->of, p->settings, &p->geometry, p->of->source_is_host, p->pool);
+  bench_offer(p->node, p->ids, p->geometry.blocks, &p->offer.ticket);
 }
 
 static void export_pool(producer *p)
@@ -170,7 +111,7 @@ static void export_pool(producer *p)
 static void end_lease(kvf_node *node, const kvf_lease *lease)
 {
   bool ended = false;
-  must(kvf_lease_end(node, lease), "kvf_lease_end");
+  bench_expect(kvf_lease_end(node, lease), "kvf_lease_end");
   while (!ended) {
     kvf_event event;
     struct pollfd wait = {.fd = kvf_node_event_fd(node), .events = POLLIN};
@@ -180,7 +121,7 @@ static void end_lease(kvf_node *node, const kvf_lease *lease)
       ended = event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease->id;
     }
   }
-  must(kvf_lease_release(node, lease->id), "kvf_lease_release");
+  bench_expect(kvf_lease_release(node, lease->id), "kvf_lease_release");
 }
 
 static double publish_once(producer *p, const cuda_driver *driver, void *scratch)
@@ -188,14 +129,14 @@ static double publish_once(producer *p, const cuda_driver *driver, void *scratch
   const kvf_ordering_point after = {.memory = KVF_MEMORY_CUDA, .device = 0, .handle = driver->stream};
   const kvf_blocks blocks = {.ids = p->ids, .counts = &p->geometry.blocks, .groups = 1};
   kvf_lease lease;
-  must(kvf_lease_reserve(p->node, p->geometry.blocks, 0, &lease), "kvf_lease_reserve");
+  bench_expect(kvf_lease_reserve(p->node, p->geometry.blocks, 0, &lease), "kvf_lease_reserve");
   if (driver->fill != NULL) { /* the engine's work */
     cuda_driver_fill(driver->stream, scratch, FILL_BYTES, 1, 0);
   }
   const uint64_t begin_ns = bench_now_ns();
-  const kvf_status status = kvf_lease_publish(p->node, &lease, &blocks, &p->offer.prompt, &after, 0);
+  const kvf_status status = kvf_lease_publish(p->node, &lease, &blocks, &p->offer.ticket.prompt, &after, 0);
   const uint64_t end_ns = bench_now_ns();
-  must(status, "kvf_lease_publish");
+  bench_expect(status, "kvf_lease_publish");
   end_lease(p->node, &lease);
   return (double)(end_ns - begin_ns) / 1e3;
 }

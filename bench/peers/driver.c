@@ -1,27 +1,24 @@
+/* The line protocol, for implementations that are driven from C. */
+#include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include "peer.h"
-
-#include <signal.h>
 
 #define FIXED_ARGUMENTS 7 /* program, role, variant, three descriptors, size of a pool */
 #define ROUNDS_MAX 100000
 
-void peer_give_up(const char *what)
+void bench_give_up(const char *format, ...)
 {
-  (void)fprintf(stderr, "%s\n", what);
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vfprintf(stderr, format, arguments);
+  va_end(arguments);
+  (void)fputc('\n', stderr);
   exit(1);
-}
-
-uint64_t peer_now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 uint32_t peer_segments(const peer_shape *shape)
@@ -51,7 +48,7 @@ static void *map(const char *descriptor, size_t bytes)
 {
   void *memory =
       mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, (int)strtol(descriptor, NULL, 10), 0);
-  peer_must(memory != MAP_FAILED, "cannot map a pool");
+  bench_must(memory != MAP_FAILED, "cannot map a pool");
   return memory;
 }
 
@@ -65,18 +62,18 @@ static const char *read_shape(peer_job *job, const char *text)
     text = at;
   }
   const peer_shape *shape = &job->shape;
-  peer_must(shape->layers > 0 && shape->blocks > 0 && shape->blocks <= PEER_BLOCKS_MAX &&
-                (size_t)shape->layers * shape->pool_blocks * shape->block_bytes <= job->pool_bytes,
-            "a shape that does not fit the pool");
-  peer_must(job->parts >= 1 && job->parts <= PEER_PARTS_MAX && shape->blocks % job->parts == 0,
-            "parts that are not of one size");
+  bench_must(shape->layers > 0 && shape->blocks > 0 && shape->blocks <= PEER_BLOCKS_MAX &&
+                 (size_t)shape->layers * shape->pool_blocks * shape->block_bytes <= job->pool_bytes,
+             "a shape that does not fit the pool");
+  bench_must(job->parts >= 1 && job->parts <= PEER_PARTS_MAX && shape->blocks % job->parts == 0,
+             "parts that are not of one size");
   return *text == ' ' ? text + 1 : text;
 }
 
 static void read_well(const peer_driver *driver, const peer_job *job)
 {
   const char *reason = driver->read_once(job);
-  peer_must(reason == NULL, reason);
+  bench_must(reason == NULL, reason);
 }
 
 static void step(const peer_driver *driver, const peer_job *job)
@@ -88,11 +85,11 @@ static void run(const peer_driver *driver, const peer_job *job, unsigned long ro
                 void (*round)(const peer_driver *driver, const peer_job *job))
 {
   static uint64_t ns[ROUNDS_MAX];
-  peer_must(rounds <= ROUNDS_MAX, "too many rounds");
+  bench_must(rounds <= ROUNDS_MAX, "too many rounds");
   for (unsigned long i = 0; i < rounds; i++) {
-    uint64_t begin_ns = peer_now_ns();
+    uint64_t begin_ns = bench_now_ns();
     round(driver, job);
-    ns[i] = peer_now_ns() - begin_ns;
+    ns[i] = bench_now_ns() - begin_ns;
   }
   (void)printf("ns");
   for (unsigned long i = 0; i < rounds; i++) {
@@ -103,11 +100,11 @@ static void run(const peer_driver *driver, const peer_job *job, unsigned long ro
 
 static void watch(const peer_driver *driver, const peer_job *job, unsigned long limit_ms)
 {
-  uint64_t end_ns = peer_now_ns() + limit_ms * 1000000;
-  while (peer_now_ns() < end_ns) {
+  uint64_t end_ns = bench_now_ns() + limit_ms * 1000000;
+  while (bench_now_ns() < end_ns) {
     const char *reason = driver->read_once(job);
     if (reason != NULL) {
-      (void)printf("failed %llu %s\n", (unsigned long long)peer_now_ns(), reason);
+      (void)printf("failed %llu %s\n", (unsigned long long)bench_now_ns(), reason);
       return;
     }
   }
@@ -134,7 +131,7 @@ static void obey_reader(const peer_driver *driver, const peer_job *job, const ch
   } else if (strncmp(line, "step ", 5) == 0 && driver->step != NULL) {
     run(driver, job, count, step);
   } else {
-    peer_give_up("a line that is no command");
+    bench_give_up("a line that is no command");
   }
 }
 
@@ -144,7 +141,7 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
     const char *offer = read_shape(job, line + 6);
     if (holds) {
       job->part = (uint32_t)strtoul(offer, NULL, 10);
-      peer_must(job->part < job->parts, "a part that is none");
+      bench_must(job->part < job->parts, "a part that is none");
       (void)printf("offer ");
       driver->hold(job, stdout);
       (void)printf("\n");
@@ -160,7 +157,7 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
     driver->version(job, stdout);
     (void)printf("\n");
   } else {
-    peer_must(!holds, "a line that is no command");
+    bench_must(!holds, "a line that is no command");
     obey_reader(driver, job, line);
   }
   (void)fflush(stdout);
@@ -169,7 +166,7 @@ static void obey(const peer_driver *driver, peer_job *job, bool holds, const cha
 int peer_main(int argc, char **argv, const peer_driver *driver)
 {
   peer_job job = {0};
-  peer_must(argc >= FIXED_ARGUMENTS, "arguments: hold|read VARIANT SOURCE_FD DESTINATION_FD PLAN_FD POOL_BYTES …");
+  bench_must(argc >= FIXED_ARGUMENTS, "arguments: hold|read VARIANT SOURCE_FD DESTINATION_FD PLAN_FD POOL_BYTES …");
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   bool holds = strcmp(argv[1], "hold") == 0;
   job.variant = argv[2];

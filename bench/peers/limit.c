@@ -57,8 +57,8 @@ static void share_out(const peer_job *job)
   const char *colon = strchr(job->variant, ':');
   uint32_t total = peer_segments(&job->shape);
   uint32_t wanted = colon == NULL ? 1 : (uint32_t)strtoul(colon + 1, NULL, 10);
-  peer_must(wanted >= 1 && wanted <= THREADS_MAX, "variant: readv:N, memcpy:N, streams:N or tls:N");
-  peer_must(job->parts == 1, "one producer only");
+  bench_must(wanted >= 1 && wanted <= THREADS_MAX, "variant: readv:N, memcpy:N, streams:N or tls:N");
+  bench_must(job->parts == 1, "one producer only");
   workers_count = wanted < total ? wanted : total;
   for (uint32_t i = 0; i < workers_count; i++) {
     uint32_t first = (uint32_t)((uint64_t)total * i / workers_count);
@@ -99,10 +99,10 @@ static SSL_SESSION *session_of(SSL *ssl)
   static const unsigned char suite[] = {0x13, 0x01};
   static const unsigned char secret[32] = {1, 2, 3};
   SSL_SESSION *session = SSL_SESSION_new();
-  peer_must(session != NULL && SSL_SESSION_set1_master_key(session, secret, sizeof(secret)) == 1 &&
-                SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, suite)) == 1 &&
-                SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1,
-            "no session");
+  bench_must(session != NULL && SSL_SESSION_set1_master_key(session, secret, sizeof(secret)) == 1 &&
+                 SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, suite)) == 1 &&
+                 SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1,
+             "no session");
   return session;
 }
 
@@ -126,9 +126,9 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t id_bytes, SSL_SESS
 static void tls_begin(void)
 {
   tls = SSL_CTX_new(TLS_method());
-  peer_must(tls != NULL && SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) == 1 &&
-                SSL_CTX_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256") == 1 && SSL_CTX_set_num_tickets(tls, 0) == 1,
-            "no TLS");
+  bench_must(tls != NULL && SSL_CTX_set_min_proto_version(tls, TLS1_3_VERSION) == 1 &&
+                 SSL_CTX_set_ciphersuites(tls, "TLS_AES_128_GCM_SHA256") == 1 && SSL_CTX_set_num_tickets(tls, 0) == 1,
+             "no TLS");
   SSL_CTX_set_read_ahead(tls, 1); /* else two system calls a record */
   SSL_CTX_set_psk_use_session_callback(tls, offer_key);
   SSL_CTX_set_psk_find_session_callback(tls, find_key);
@@ -137,15 +137,15 @@ static void tls_begin(void)
 static SSL *tls_on(int fd, bool is_client)
 {
   SSL *ssl = SSL_new(tls);
-  peer_must(ssl != NULL && SSL_set_fd(ssl, fd) == 1, "no TLS session");
-  peer_must((is_client ? SSL_connect(ssl) : SSL_accept(ssl)) == 1, "no TLS handshake");
+  bench_must(ssl != NULL && SSL_set_fd(ssl, fd) == 1, "no TLS session");
+  bench_must((is_client ? SSL_connect(ssl) : SSL_accept(ssl)) == 1, "no TLS handshake");
   return ssl;
 }
 
 static void tls_read(SSL *ssl, uint8_t *to, size_t bytes)
 {
   for (size_t got = 0; bytes > 0; bytes -= got, to += got) {
-    peer_must(SSL_read_ex(ssl, to, bytes, &got) == 1, "the sender is gone");
+    bench_must(SSL_read_ex(ssl, to, bytes, &got) == 1, "the sender is gone");
   }
 }
 
@@ -153,7 +153,7 @@ static void tls_write(SSL *ssl, const uint8_t *from, size_t bytes)
 {
   for (size_t some; bytes > 0; bytes -= some, from += some) {
     some = bytes < RECORD_BYTES ? bytes : RECORD_BYTES;
-    peer_must(SSL_write_ex(ssl, from, some, &some) == 1, "the sender cannot send");
+    bench_must(SSL_write_ex(ssl, from, some, &some) == 1, "the sender cannot send");
   }
 }
 
@@ -168,9 +168,9 @@ static void copy_readv(const worker *w)
     count = fill(w, done, w->job->destination, w->job->local_ids, local);
     (void)fill(w, done, (uint8_t *)(uintptr_t)remote_pool, w->job->remote_ids,
                remote);  // NOLINT(performance-no-int-to-ptr)
-    peer_must(process_vm_readv(remote_pid, local, count, remote, count, 0) ==
-                  (ssize_t)((size_t)count * w->job->shape.block_bytes),
-              "process_vm_readv is not allowed here");
+    bench_must(process_vm_readv(remote_pid, local, count, remote, count, 0) ==
+                   (ssize_t)((size_t)count * w->job->shape.block_bytes),
+               "process_vm_readv is not allowed here");
   }
 }
 
@@ -188,13 +188,13 @@ static void copy_stream(const worker *w)
   struct iovec iov[IOVECS];
   uint8_t go = (uint8_t)(w - workers); /* whose share it is: the order of connections says nothing */
   uint32_t count;
-  peer_must(send(w->fd, &go, 1, MSG_NOSIGNAL) == 1, "the sender is gone");
+  bench_must(send(w->fd, &go, 1, MSG_NOSIGNAL) == 1, "the sender is gone");
   for (uint32_t done = 0; done < w->count; done += count) {
     count = fill(w, done, w->job->destination, w->job->local_ids, iov);
     struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
     while (message.msg_iovlen > 0) {
       ssize_t bytes = recvmsg(w->fd, &message, 0);
-      peer_must(bytes > 0, "the sender is gone");
+      bench_must(bytes > 0, "the sender is gone");
       advance(&message, (size_t)bytes);
     }
   }
@@ -228,7 +228,7 @@ static int connect_to(uint16_t port)
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int one = 1;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  peer_must(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0, "cannot connect to the sender");
+  bench_must(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0, "cannot connect to the sender");
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   return fd;
 }
@@ -250,8 +250,8 @@ static void read_begin(const peer_job *job, const char *offer)
   for (uint32_t i = 0; i < workers_count; i++) {
     workers[i].fd = has_streams(job) ? connect_to(port) : -1;
     workers[i].ssl = has_tls(job) ? tls_on(workers[i].fd, true) : NULL;
-    peer_must(i == 0 || pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0,
-              "cannot start a thread");
+    bench_must(i == 0 || pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0,
+               "cannot start a thread");
   }
 }
 
@@ -293,7 +293,7 @@ static void send_tls(const peer_job *job, int fd)
   uint8_t go;
   size_t got;
   while (SSL_read_ex(ssl, &go, 1, &got) == 1) {
-    peer_must(go < workers_count, "a share that is none");
+    bench_must(go < workers_count, "a share that is none");
     const worker *w = &workers[go];
     for (uint32_t i = w->first; i < w->first + w->count; i++) {
       tls_write(ssl, job->source + peer_segment_at(&job->shape, job->remote_ids, i), job->shape.block_bytes);
@@ -306,7 +306,7 @@ static int accept_one(void)
 {
   int fd = accept(listener, NULL, NULL);
   int one = 1;
-  peer_must(fd >= 0, "the sender cannot accept");
+  bench_must(fd >= 0, "the sender cannot accept");
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   return fd;
 }
@@ -327,14 +327,14 @@ static void *run_sender(void *context)
   uint32_t count;
   int fd = accept_one();
   while (recv(fd, &go, 1, 0) == 1) {
-    peer_must(go < workers_count, "a share that is none");
+    bench_must(go < workers_count, "a share that is none");
     w = &workers[go];
     for (uint32_t done = 0; done < w->count; done += count) {
       count = fill(w, done, w->job->source, w->job->remote_ids, iov);
       struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
       while (message.msg_iovlen > 0) {
         ssize_t bytes = sendmsg(fd, &message, MSG_NOSIGNAL);
-        peer_must(bytes > 0, "the sender cannot send");
+        bench_must(bytes > 0, "the sender cannot send");
         advance(&message, (size_t)bytes);
       }
     }
@@ -349,15 +349,15 @@ static void hold(const peer_job *job, FILE *offer)
   socklen_t bytes = sizeof(address);
   share_out(job);
   listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  peer_must(listener >= 0 && bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 &&
-                listen(listener, THREADS_MAX) == 0 && getsockname(listener, (struct sockaddr *)&address, &bytes) == 0,
-            "the sender cannot listen");
+  bench_must(listener >= 0 && bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 &&
+                 listen(listener, THREADS_MAX) == 0 && getsockname(listener, (struct sockaddr *)&address, &bytes) == 0,
+             "the sender cannot listen");
   if (has_tls(job)) {
     tls_begin();
   }
   void *(*run)(void *) = has_tls(job) ? run_tls_sender : run_sender;
   for (uint32_t i = 0; has_streams(job) && i < workers_count; i++) {
-    peer_must(pthread_create(&workers[i].thread, NULL, run, &workers[i]) == 0, "cannot start a thread");
+    bench_must(pthread_create(&workers[i].thread, NULL, run, &workers[i]) == 0, "cannot start a thread");
   }
   (void)fprintf(offer, "%ld %llx %u", (long)getpid(), (unsigned long long)(uintptr_t)job->source,
                 (unsigned)ntohs(address.sin_port));
@@ -376,7 +376,7 @@ static void version(const peer_job *job, FILE *out)
 {
   struct utsname name;
   (void)job;
-  peer_must(uname(&name) == 0, "uname");
+  bench_must(uname(&name) == 0, "uname");
   (void)fprintf(out, "%s %s", name.sysname, name.release);
 }
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from pd.progress import say
 
 from . import builds, extras
-from .blocks import MIB, SHAPES, Memory, available_bytes, fit, pool_bytes_for
+from .blocks import MIB, SHAPES, Memory, Shape, available_bytes, fit, pool_bytes_for
 from .implementations import implementations, make_key
-from .pair import Pair
+from .pair import Implementation, Pair
 from .report import Row, goals_table, rows_of, tables
 from .rounds import Field, Samples
 
@@ -63,8 +63,28 @@ def rows_of_samples(pair: Pair, samples: Samples) -> list[Row]:
     return rows_of(pair.what.path, shape.name, shape.bytes, shape.layers * shape.blocks == 1, who, samples.ns, cpu_s)
 
 
+def measure(cases: dict[Implementation, list[Shape]], pool_bytes: int, shape_s: float, logs: Path) -> list[Row]:
+    """Of each implementation those shapes, all in turns."""
+    if not any(cases.values()):
+        return []
+    rows = []
+    field = Field(Memory(pool_bytes, SEED), SEED, say, Progress())
+    try:
+        for what, mine in cases.items():
+            if mine:
+                field.add(what, logs)
+        say("; ".join(dict.fromkeys(pair.version for pair in field.pairs)) + f"; pools of {pool_bytes // MIB} MiB")
+        for shape in dict.fromkeys(shape for mine in cases.values() for shape in mine):
+            say(f"{shape.name}{' CUT: ' + shape.cut if shape.cut else ''} …")
+            samples = field.measure(shape, shape_s, lambda pair: shape in cases[pair.what])  # noqa: B023
+            for pair, found in samples.items():
+                rows += rows_of_samples(pair, found)
+    finally:
+        field.close()
+    return rows
+
+
 def run(options: argparse.Namespace, logs: Path) -> list[Row]:
-    progress = Progress()
     pool_bytes = pool_bytes_for(available_bytes())
     chosen = [fit(shape, pool_bytes) for shape in SHAPES]
     everybody = implementations(
@@ -74,23 +94,8 @@ def run(options: argparse.Namespace, logs: Path) -> list[Row]:
              for what in everybody}  # fmt: skip
     others = [(what, name) for name in extras.EXTRAS for what in everybody
               if extras.applies(what, name) and options.case in f"{what.path}/{name}"]  # fmt: skip
-    rows = []
-    if any(cases.values()):
-        field = Field(Memory(pool_bytes, SEED), SEED, say, progress)
-        try:
-            for what in everybody:
-                if cases[what]:
-                    field.add(what, logs)
-            say("; ".join(dict.fromkeys(pair.version for pair in field.pairs)) + f"; pools of {pool_bytes // MIB} MiB")
-            for shape in chosen:
-                if any(shape in mine for mine in cases.values()):
-                    say(f"{shape.name}{' CUT: ' + shape.cut if shape.cut else ''} …")
-                    samples = field.measure(shape, SHAPE_S, lambda pair: shape in cases[pair.what])  # noqa: B023
-                    for pair, found in samples.items():
-                        rows += rows_of_samples(pair, found)
-        finally:
-            field.close()
-    return rows + extras.measure(others, SEED, logs, say, progress)
+    rows = measure(cases, pool_bytes, SHAPE_S, logs)
+    return rows + extras.measure(others, SEED, logs, say, Progress())
 
 
 def main() -> int:

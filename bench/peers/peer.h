@@ -8,8 +8,8 @@
  *   run WARM_UP ROUNDS                            -> ns TIME TIME …      (consumer: each round reads all blocks once)
  *   watch LIMIT_MS                                -> failed AT_NS REASON (consumer: reads until that fails, or fine)
  *   start LOADS                                   -> done                (consumer: starts loads and does not wait)
- *   step ROUNDS                                   -> ns TIME TIME …      (consumer: an engine step's look at all of
- * them) end                                           -> done
+ *   step ROUNDS                                   -> ns TIME TIME …      (consumer: an engine step's look at them)
+ *   end                                           -> done
  *
  * What goes wrong ends the process with a line on standard error. */
 #ifndef KVF_BENCH_PEER_H
@@ -17,8 +17,9 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
+
+#include "../bench.h"
 
 #define PEER_BLOCKS_MAX 4096 /* of one layer: the plan has room for so many */
 #define PEER_PARTS_MAX 64
@@ -63,10 +64,6 @@ typedef struct peer_driver {
 
 int peer_main(int argc, char **argv, const peer_driver *driver);
 
-/* Ends the program unless `good`. */
-#define peer_must(good, what) ((good) ? (void)0 : peer_give_up(what))
-_Noreturn void peer_give_up(const char *what);
-uint64_t peer_now_ns(void);
 uint32_t peer_segments(const peer_shape *shape);
 /* Where the i-th of peer_segments() lies in its pool: block by block, across all layers. */
 size_t peer_segment_at(const peer_shape *shape, const uint32_t *ids, uint32_t i);

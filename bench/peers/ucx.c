@@ -39,7 +39,7 @@ static void load(const peer_job *job)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   if (api == NULL) {
-    peer_must(kvf_ucx_load(peer_option(job, "ucx_library", ""), &api, message) == KVF_OK, message);
+    bench_must(kvf_ucx_load(peer_option(job, "ucx_library", ""), &api, message) == KVF_OK, message);
   }
 }
 
@@ -63,7 +63,7 @@ static void open_worker(const peer_job *job, uint8_t *pool)
                                              .memory_type = KVF_UCS_MEMORY_TYPE_HOST};
   kvf_ucp_config config = NULL;
   load(job);
-  peer_must(job->parts == 1, "one producer only");
+  bench_must(job->parts == 1, "one producer only");
   waits = strcmp(job->variant, "event") == 0;
   good(api->config_read(NULL, NULL, &config), "ucp_config_read");
   good(api->init_version(KVF_UCX_MAJOR, KVF_UCX_MINOR, &params, config, &context), "ucp_init");
@@ -125,7 +125,7 @@ static void hold(const peer_job *job, FILE *offer)
   print_hex(offer, key, bytes);
   api->rkey_buffer_release(key);
   atomic_store(&server_ends, false);
-  peer_must(pthread_create(&server, NULL, serve, NULL) == 0, "cannot start a thread");
+  bench_must(pthread_create(&server, NULL, serve, NULL) == 0, "cannot start a thread");
 }
 
 static void hold_end(const peer_job *job)
@@ -148,7 +148,7 @@ static const char *parse_hex(const char *text, uint8_t *out)
 {
   text += strspn(text, " ");
   for (size_t i = 0; text[0] != '\0' && text[0] != ' '; i++) {
-    peer_must(i < TEXT_BYTES_MAX && text[1] != '\0', "not an offer of UCX");
+    bench_must(i < TEXT_BYTES_MAX && text[1] != '\0', "not an offer of UCX");
     out[i] = (uint8_t)(hex_digit(text[0]) << 4 | hex_digit(text[1]));
     text += 2;
   }
@@ -166,7 +166,7 @@ static void read_begin(const peer_job *job, const char *offer)
 {
   open_worker(job, job->destination);
   offered = strdup(offer);
-  peer_must(offered != NULL, "no memory");
+  bench_must(offered != NULL, "no memory");
 }
 
 static void connect_endpoint(void)

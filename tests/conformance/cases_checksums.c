@@ -1,35 +1,35 @@
+/* What checksums find of bytes that were altered, and what they do not. */
 #include "../memory_kind.h"
-#include "pair.h"
+#include "conformance.h"
 #include "plan/rank_shares.h"
-#include "test.h"
 
 #define BLOCKS 8
 #define HEADS 4
 #define HEAD_BYTES 96
 
 /* Two regions in the first group and one in the second; the consumer has the upper half of the heads. */
-static pair *open_pair(void)
+static sides *open_sides(void)
 {
-  const node_shape producer = {
+  const side_shape producer = {
       .count = 3,
       .regions = {{1024, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0, 0},
                   {512, HEADS * 64, BLOCKS, HEADS, HEADS, 1, 0},
                   {(uint64_t)HEADS * HEAD_BYTES, HEADS * HEAD_BYTES, BLOCKS, HEADS, HEADS, 0, 0}}};
-  const node_shape consumer = {.count = 3,
+  const side_shape consumer = {.count = 3,
                                .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0},
                                            {128, 2 * 64, BLOCKS, 2, HEADS, 1, 0},
                                            {512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0}}};
-  return pair_open(&producer, &consumer);
+  return sides_open(&producer, &consumer);
 }
 
-static kvf_read_result read_upper_half(pair *two, const node_lease *lease)
+static kvf_read_result read_upper_half(sides *two)
 {
-  kvf_transfer read = lease_read(&two->consumer, lease, 0);
+  kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
   read.remote_head = 2;
   read.local_head = 0;
   read.heads = 2;
-  kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
-  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
+  kvf_read_result result = side_read_now(&two->consumer, two->link, &read);
+  const kvf_fence_claim claim = side_claim(&two->introduction, two->lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_OK);
   read_free(&read);
   return result;
@@ -46,47 +46,45 @@ static void alter(uint8_t *at, uint8_t bits)
 /* Items go by position, then group: position 3's are the 7th and 8th. */
 TEST(bytes_altered_after_publication)
 {
-  pair *two = open_pair();
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = open_sides();
   const struct {
     uint32_t region;
     uint32_t offset;
     uint32_t verified; /* of 16 */
   } altered[] = {
-      {0, 0, 16},                  /* a head that is not read */
-      {0, 2 * HEAD_BYTES - 1, 16}, /* likewise */
+      {0, 0, 16}, /* of heads that are not read */
+      {0, 2 * HEAD_BYTES - 1, 16},
       {0, 2 * HEAD_BYTES, 6},
       {0, 4 * HEAD_BYTES - 1, 6},
       {2, 3 * HEAD_BYTES, 6},
       {1, 2 * 64, 7},
   };
   for (size_t i = 0; i < sizeof(altered) / sizeof(altered[0]); i++) {
-    uint8_t *byte = node_block(&two->producer, altered[i].region, lease->blocks[3]) + altered[i].offset;
+    uint8_t *byte = side_block(&two->producer, altered[i].region, two->lease->blocks[3]) + altered[i].offset;
     alter(byte, 1);
-    kvf_read_result result = read_upper_half(two, lease);
-    bool is_found = traits->has_checksums && altered[i].verified < 16;
+    kvf_read_result result = read_upper_half(two);
+    bool is_found = under_test.has_checksums && altered[i].verified < 16;
     assert_int_equal(result.status, is_found ? KVF_CHECKSUM : KVF_OK);
-    assert_int_equal(result.verified, traits->has_checksums ? altered[i].verified : 0);
+    assert_int_equal(result.verified, under_test.has_checksums ? altered[i].verified : 0);
     alter(byte, 1);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(altered_and_mended)
 {
-  pair *two = open_pair();
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  uint8_t *byte = node_block(&two->producer, 0, lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
+  sides *two = open_sides();
+  uint8_t *byte = side_block(&two->producer, 0, two->lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
   alter(byte, 0x80);
-  assert_int_equal(read_upper_half(two, lease).status, traits->has_checksums ? KVF_CHECKSUM : KVF_OK);
+  assert_int_equal(read_upper_half(two).status, under_test.has_checksums ? KVF_CHECKSUM : KVF_OK);
   alter(byte, 0x80);
-  assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
+  assert_int_equal(read_upper_half(two).status, KVF_OK);
 
   /* Published again with other bytes, it has other checksums. */
   alter(byte, 0x80);
-  lease = node_publish(&two->producer, LEASE_ID + NODE_SLOTS);
-  assert_int_equal(read_upper_half(two, lease).status, KVF_OK);
-  pair_close(two);
+  two->lease = side_publish(&two->producer, LEASE_ID + SIDE_SLOTS);
+  assert_int_equal(read_upper_half(two).status, KVF_OK);
+  sides_close(two);
 }
 
 /* ---- parts ---- */
@@ -120,9 +118,9 @@ static kvf_share share_of(rank of, uint32_t heads_total)
 }
 
 /* A part a region, its heads one after the other. */
-static node_shape shape_of(rank of)
+static side_shape shape_of(rank of)
 {
-  node_shape shape = {.count = of.layers, .parts_count = of.layers, .share = share_of(of, HEADS)};
+  side_shape shape = {.count = of.layers, .parts_count = of.layers, .share = share_of(of, HEADS)};
   for (uint32_t i = 0; i < of.layers; i++) {
     const uint32_t layer = of.first_layer + i;
     const uint32_t head_bytes = layers[layer].head_bytes;
@@ -152,8 +150,8 @@ typedef struct engines {
   uint32_t consumers_count;
   side producers[2];
   side consumers[2];
-  const node_lease *leases[2];
-  node_introduction introductions[2];
+  const side_lease *leases[2];
+  side_introduction introductions[2];
   kvf_link *links[2][2];
 } engines;
 
@@ -162,16 +160,16 @@ static engines *open_engines(const rank *from, uint32_t producers, const rank *t
   engines *all = allocate(sizeof(*all));
   *all = (engines){.from = from, .to = to, .producers_count = producers, .consumers_count = consumers};
   for (uint32_t i = 0; i < producers; i++) {
-    const node_shape shape = shape_of(from[i]);
+    const side_shape shape = shape_of(from[i]);
     producer_open(&all->producers[i], &shape);
-    node_introduce(&all->producers[i], &all->introductions[i]);
-    all->leases[i] = node_publish(&all->producers[i], LEASE_ID);
+    side_introduce(&all->producers[i], &all->introductions[i]);
+    all->leases[i] = side_publish(&all->producers[i], LEASE_ID);
   }
   for (uint32_t i = 0; i < consumers; i++) {
-    const node_shape shape = shape_of(to[i]);
+    const side_shape shape = shape_of(to[i]);
     consumer_open(&all->consumers[i], &shape);
     for (uint32_t j = 0; j < producers; j++) {
-      all->links[i][j] = node_connect_ok(&all->consumers[i], &all->introductions[j]);
+      all->links[i][j] = side_connect_ok(&all->consumers[i], &all->introductions[j]);
     }
   }
   return all;
@@ -181,12 +179,12 @@ static void close_engines(engines *all)
 {
   for (uint32_t i = 0; i < all->consumers_count; i++) {
     for (uint32_t j = 0; j < all->producers_count; j++) {
-      traits->ops->disconnect(all->links[i][j]);
+      under_test.ops->disconnect(all->links[i][j]);
     }
-    node_close(&all->consumers[i]);
+    side_close(&all->consumers[i]);
   }
   for (uint32_t i = 0; i < all->producers_count; i++) {
-    node_close(&all->producers[i]);
+    side_close(&all->producers[i]);
   }
   assert_true(test_memory_is_released());
   free(all);
@@ -195,15 +193,15 @@ static void close_engines(engines *all)
 /* Whether that read was wrong. */
 static bool read_share(engines *all, uint32_t consumer, uint32_t producer, const kvf_rank_share *share)
 {
-  side *node = &all->consumers[consumer];
-  kvf_transfer read = lease_read(node, all->leases[producer], 0);
+  side *one = &all->consumers[consumer];
+  kvf_transfer read = lease_read(one, all->leases[producer], 0);
   read.remote_head = share->remote_head;
   read.local_head = share->local_head;
   read.heads = share->heads;
-  const kvf_read_result result = node_read_now(node, all->links[consumer][producer], &read);
+  const kvf_read_result result = side_read_now(one, all->links[consumer][producer], &read);
   const bool is_wrong = result.status == KVF_CHECKSUM;
   assert_true(is_wrong || result.status == KVF_OK);
-  assert_true(is_wrong || result.verified == (traits->has_checksums ? read.items_count : 0));
+  assert_true(is_wrong || result.verified == (under_test.has_checksums ? read.items_count : 0));
   read_free(&read);
   return is_wrong;
 }
@@ -251,18 +249,18 @@ static void alter_each(const rank *from, uint32_t producers, const rank *to, uin
       const uint32_t layer = from[i].first_layer + region;
       const kvf_share share = share_of(from[i], layers[layer].heads_total);
       for (uint32_t head = 0; head < share.heads; head++) {
-        uint8_t *block = node_block(&all->producers[i], region, all->leases[i]->blocks[3]);
+        uint8_t *block = side_block(&all->producers[i], region, all->leases[i]->blocks[3]);
         uint8_t *byte = block + (size_t)head * layers[layer].head_bytes + ALTERED;
         alter(byte, 1);
         const uint32_t wrong = read_engines(all);
         alter(byte, 1);
         const uint32_t readers = readers_of(all, from[i], layer, share.first_head + head);
-        assert_int_equal(wrong, traits->has_checksums ? readers : 0);
+        assert_int_equal(wrong, under_test.has_checksums ? readers : 0);
         found += wrong;
       }
     }
   }
-  assert_int_equal(found, traits->has_checksums ? expected : 0);
+  assert_int_equal(found, under_test.has_checksums ? expected : 0);
   assert_int_equal(read_engines(all), 0);
   close_engines(all);
 }

@@ -1,19 +1,19 @@
+/* Reads bring the bytes that they are for, all of them, and touch no others. */
 #include "../memory_kind.h"
 #include "base/prng.h"
-#include "pair.h"
-#include "test.h"
+#include "conformance.h"
 
 #define UNTOUCHED 0xEE
 
-static uint64_t read_bytes(const node_shape *shape, const kvf_transfer *read)
+static uint64_t read_bytes(const side_shape *shape, const kvf_transfer *read)
 {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < read->items_count; i++) {
     for (uint32_t region = 0; region < shape->count; region++) {
       const kvf_region_layout *layout = &shape->regions[region];
       if (layout->group == read->items[i].group && read_has(read, region)) {
-        bytes +=
-            (uint64_t)read->heads * (layout->block_bytes / layout->heads + (node_has_checksums ? sizeof(uint64_t) : 0));
+        bytes += (uint64_t)read->heads *
+                 (layout->block_bytes / layout->heads + (under_test.has_checksums ? sizeof(uint64_t) : 0));
       }
     }
   }
@@ -21,127 +21,114 @@ static uint64_t read_bytes(const node_shape *shape, const kvf_transfer *read)
 }
 
 /* Reads and checks the result, the bytes, and that as many bytes of the destination have changed as may. */
-static void expect_good(pair *two, const node_lease *lease, const kvf_transfer *read)
+static void expect_good(sides *two, const kvf_transfer *read)
 {
-  node_set_all(&two->consumer, UNTOUCHED);
-  kvf_read_result result = node_read_now(&two->consumer, two->link, read);
-  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
-  assert_int_equal(node_verdict(&result, &claim), KVF_OK);
-  assert_int_equal(result.verified, node_has_checksums ? read->items_count : 0);
+  side_set_all(&two->consumer, UNTOUCHED);
+  kvf_read_result result = side_read_now(&two->consumer, two->link, read);
+  const kvf_fence_claim claim = side_claim(&two->introduction, two->lease);
+  assert_int_equal(side_verdict(&result, &claim), KVF_OK);
+  assert_int_equal(result.verified, under_test.has_checksums ? read->items_count : 0);
   assert_int_equal(result.bytes, read_bytes(&two->introduction.shape, read));
-  assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, read));
+  assert_true(sides_match(two, read));
 
   for (uint32_t i = 0; i < read->items_count; i++) {
     for (uint32_t region = 0; region < two->consumer.shape.count; region++) {
       const kvf_region *local = &two->consumer.regions[region];
       if (local->group == read->items[i].group && read_has(read, region)) {
         uint64_t head_bytes = local->block_bytes / local->heads;
-        test_memory_set(node_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
+        test_memory_set(side_block(&two->consumer, region, read->items[i].local_block) + read->local_head * head_bytes,
                         UNTOUCHED, read->heads * head_bytes);
       }
     }
   }
-  assert_true(node_all_are(&two->consumer, UNTOUCHED));
+  assert_true(side_all_are(&two->consumer, UNTOUCHED));
 }
 
 TEST(single_block)
 {
-  const node_shape shape = node_shape_simple(4, 4096);
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  const kvf_transfer_item item = {0, 2, lease->blocks[2], 3};
-  kvf_transfer read = node_read(&two->consumer);
-  read.lease = lease->lease;
-  read.items = &item;
-  read.items_count = 1;
-  expect_good(two, lease, &read);
-  pair_close(two);
+  sides *two = sides_open_simple(4, 4096);
+  const kvf_transfer_item item = {0, 2, two->lease->blocks[2], 3};
+  kvf_transfer read = side_read(&two->consumer, &two->lease->lease, &item, 1);
+  expect_good(two, &read);
+  sides_close(two);
 }
 
 TEST(random_blocks)
 {
-  const node_shape shape = node_shape_simple(1024, 4096);
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = sides_open_simple(1024, 4096);
   kvf_prng prng = {1};
   uint32_t count;
-  kvf_transfer_item *items = node_items(&two->consumer, lease, 0, &count);
+  kvf_transfer_item *items = side_items(&two->consumer, two->lease, 0, &count);
   for (uint32_t i = count - 1; i > 0; i--) {
     uint32_t other = (uint32_t)kvf_prng_below(&prng, i + 1);
     uint32_t block = items[i].local_block;
     items[i].local_block = items[other].local_block;
     items[other].local_block = block;
   }
-  kvf_transfer read = node_read(&two->consumer);
-  read.lease = lease->lease;
-  read.items = items;
-  read.items_count = count;
-  expect_good(two, lease, &read);
+  kvf_transfer read = side_read(&two->consumer, &two->lease->lease, items, count);
+  expect_good(two, &read);
   free(items);
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(regions_and_groups)
 {
   /* Blocks apart on one side, packed on the other, of odd sizes. */
-  const node_shape producer = {.count = 4,
+  const side_shape producer = {.count = 4,
                                .regions = {{4096, 3000, 16, 1, 1, 0, 0},
                                            {520, 520, 20, 1, 1, 1, 0},
                                            {3000, 3000, 16, 1, 1, 0, 0},
                                            {65536, 65536, 18, 1, 1, 1, 0}}};
-  const node_shape consumer = {.count = 4,
+  const side_shape consumer = {.count = 4,
                                .regions = {{3000, 3000, 40, 1, 1, 0, 0},
                                            {1024, 520, 40, 1, 1, 1, 0},
                                            {3001, 3000, 40, 1, 1, 0, 0},
                                            {70000, 65536, 40, 1, 1, 1, 0}}};
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_transfer read = lease_read(&two->consumer, lease, 5);
-  expect_good(two, lease, &read);
+  sides *two = sides_open(&producer, &consumer);
+  kvf_transfer read = lease_read(&two->consumer, two->lease, 5);
+  expect_good(two, &read);
   read_free(&read);
-  pair_close(two);
+  sides_close(two);
 }
 
 /* Of both groups, of one, and the last. */
 TEST(some_of_the_layers)
 {
   static const kvf_layers layers[] = {{0, 1}, {1, 2}, {2, 3}, {4, 1}};
-  const node_shape shape = {.count = 5,
+  const side_shape shape = {.count = 5,
                             .regions = {{4096, 3000, 16, 1, 1, 0, 0},
                                         {520, 520, 16, 1, 1, 1, 0},
                                         {3000, 3000, 16, 1, 1, 0, 0},
                                         {66000, 65536, 16, 1, 1, 1, 0},
                                         {1024, 1000, 16, 1, 1, 0, 0}}};
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = sides_open(&shape, &shape);
   for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++) {
-    kvf_transfer read = lease_read(&two->consumer, lease, 0);
+    kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
     read.layers = layers[i];
-    expect_good(two, lease, &read);
+    expect_good(two, &read);
     read_free(&read);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_t remote_head, uint32_t local_head,
                        uint32_t heads)
 {
-  const node_shape producer = {.count = 2,
+  const side_shape producer = {.count = 2,
                                .regions = {{8192, producer_heads * 768, 8, producer_heads, 8, 0, 0},
                                            {8192, producer_heads * 512, 8, producer_heads, 8, 0, 0}}};
-  const node_shape consumer = {
+  const side_shape consumer = {
       .count = 2,
       .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0, 0},
                   {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0, 0}}};
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_transfer read = lease_read(&two->consumer, lease, 1);
+  sides *two = sides_open(&producer, &consumer);
+  kvf_transfer read = lease_read(&two->consumer, two->lease, 1);
   read.remote_head = remote_head;
   read.local_head = local_head;
   read.heads = heads;
-  expect_good(two, lease, &read);
+  expect_good(two, &read);
   read_free(&read);
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(heads_narrower)
@@ -155,96 +142,79 @@ TEST(heads_wider)
 }
 
 /* A read that must be refused whole: no byte may change. */
-static void expect_refused(pair *two, kvf_transfer *read)
+static void expect_refused(sides *two, kvf_transfer *read)
 {
-  node_set_all(&two->consumer, UNTOUCHED);
-  kvf_read_result result = node_read_now(&two->consumer, two->link, read);
+  side_set_all(&two->consumer, UNTOUCHED);
+  kvf_read_result result = side_read_now(&two->consumer, two->link, read);
   assert_int_not_equal(result.status, KVF_OK);
   assert_int_equal(result.bytes, 0);
-  assert_true(node_all_are(&two->consumer, UNTOUCHED));
+  assert_true(side_all_are(&two->consumer, UNTOUCHED));
 }
 
 TEST(items_out_of_range)
 {
-  const node_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0, 0}}};
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  const side_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0, 0}}};
+  sides *two = sides_open(&shape, &shape);
   /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */
   const kvf_transfer_item bad[][2] = {
-      {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], 8}},
-      {{0, 0, lease->blocks[0], 0}, {0, 1, lease->blocks[1], UINT32_MAX}},
-      {{0, 0, lease->blocks[0], 0}, {1, 1, lease->blocks[1], 1}},
-      {{0, 0, lease->blocks[0], 0}, {0, 4000, 8, 1}},
+      {{0, 0, two->lease->blocks[0], 0}, {0, 1, two->lease->blocks[1], 8}},
+      {{0, 0, two->lease->blocks[0], 0}, {0, 1, two->lease->blocks[1], UINT32_MAX}},
+      {{0, 0, two->lease->blocks[0], 0}, {1, 1, two->lease->blocks[1], 1}},
+      {{0, 0, two->lease->blocks[0], 0}, {0, 4000, 8, 1}},
   };
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    kvf_transfer read = node_read(&two->consumer);
-    read.lease = lease->lease;
-    read.items = bad[i];
-    read.items_count = 2;
+    kvf_transfer read = side_read(&two->consumer, &two->lease->lease, bad[i], 2);
     expect_refused(two, &read);
   }
   const uint32_t heads[][3] = {{0, 0, 5}, {3, 0, 2}, {0, 3, 2}, {5, 0, 1}, {0, UINT32_MAX, 2}, {0, 0, 0}};
   for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
-    kvf_transfer read = node_read(&two->consumer);
-    read.lease = lease->lease;
-    read.items = bad[0];
-    read.items_count = 1;
+    kvf_transfer read = side_read(&two->consumer, &two->lease->lease, bad[0], 1);
     read.remote_head = heads[i][0];
     read.local_head = heads[i][1];
     read.heads = heads[i][2];
     expect_refused(two, &read);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(small_reads)
 {
-  const node_shape shape = node_shape_simple(16, 4096);
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = sides_open_simple(16, 4096);
   for (uint32_t i = 0; i < 200; i++) {
-    node_set_all(&two->consumer, UNTOUCHED);
-    const kvf_transfer_item item = {0, i % 16, lease->blocks[i % 16], (i * 5) % 16};
-    kvf_transfer read = node_read(&two->consumer);
-    read.lease = lease->lease;
-    read.items = &item;
-    read.items_count = 1;
+    side_set_all(&two->consumer, UNTOUCHED);
+    const kvf_transfer_item item = {0, i % 16, two->lease->blocks[i % 16], (i * 5) % 16};
+    kvf_transfer read = side_read(&two->consumer, &two->lease->lease, &item, 1);
     read.small = true;
     if (i % 2 == 0) {
-      assert_int_equal(node_read_now(&two->consumer, two->link, &read).status, KVF_OK);
+      assert_int_equal(side_read_now(&two->consumer, two->link, &read).status, KVF_OK);
     } else { /* and then asks no more */
-      traits->ops->read(two->link, &read);
-      if (traits->ops->assist != NULL) {
-        (void)traits->ops->assist(two->consumer.transport);
+      under_test.ops->read(two->link, &read);
+      if (under_test.ops->assist != NULL) {
+        (void)under_test.ops->assist(two->consumer.transport);
       }
-      assert_int_equal(node_wait(&two->consumer, read.id).status, KVF_OK);
+      assert_int_equal(side_wait(&two->consumer, read.id).status, KVF_OK);
     }
-    assert_true(pair_bytes_match(&two->consumer, &shape, &read));
+    assert_true(sides_match(two, &read));
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(parallel_reads)
 {
-  const node_shape shape = node_shape_simple(1024, 2048);
-  pair *two = pair_open(&shape, &shape);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_link *links[2] = {two->link, node_connect_ok(&two->consumer, &two->introduction)};
+  sides *two = sides_open_simple(1024, 2048);
+  kvf_link *links[2] = {two->link, side_connect_ok(&two->consumer, &two->introduction)};
   uint32_t count;
-  kvf_transfer_item *items = node_items(&two->consumer, lease, 0, &count);
+  kvf_transfer_item *items = side_items(&two->consumer, two->lease, 0, &count);
   kvf_transfer parts[64];
   for (uint32_t i = 0; i < 64; i++) {
-    parts[i] = node_read(&two->consumer);
-    parts[i].lease = lease->lease;
-    parts[i].items = &items[(size_t)i * 16];
-    parts[i].items_count = 16;
-    traits->ops->read(links[i % 2], &parts[i]);
+    parts[i] = side_read(&two->consumer, &two->lease->lease, &items[(size_t)i * 16], 16);
+    under_test.ops->read(links[i % 2], &parts[i]);
   }
   for (uint32_t i = 0; i < 64; i++) {
-    assert_int_equal(node_wait(&two->consumer, parts[i].id).status, KVF_OK);
-    assert_true(pair_bytes_match(&two->consumer, &shape, &parts[i]));
+    assert_int_equal(side_wait(&two->consumer, parts[i].id).status, KVF_OK);
+    assert_true(sides_match(two, &parts[i]));
   }
-  traits->ops->disconnect(links[1]);
+  under_test.ops->disconnect(links[1]);
   free(items);
-  pair_close(two);
+  sides_close(two);
 }

@@ -1,76 +1,72 @@
+/* Reads judge the lease that they are of, whenever it begins and ends. */
 #include <stdatomic.h>
 
 #include "../memory_kind.h"
 #include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
-#include "pair.h"
-#include "test.h"
+#include "conformance.h"
 #include "transport/fence_memory.h"
 
 #define UNTOUCHED 0xEE
 
 /* What a read of this lease says in the end, whoever says it: the producer, or the sample. */
-static kvf_status verdict_of(pair *two, const node_lease *lease)
+static kvf_status verdict_of(sides *two, const side_lease *lease)
 {
-  node_set_all(&two->consumer, UNTOUCHED);
+  side_set_all(&two->consumer, UNTOUCHED);
   kvf_transfer read = lease_read(&two->consumer, lease, 0);
-  kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
+  kvf_read_result result = side_read_now(&two->consumer, two->link, &read);
   read_free(&read);
-  if (traits->producer_checks_lease && result.status != KVF_OK) {
-    assert_true(node_all_are(&two->consumer, UNTOUCHED));
+  if (suite_traits().producer_checks && result.status != KVF_OK) {
+    assert_true(side_all_are(&two->consumer, UNTOUCHED));
   }
-  const kvf_fence_claim claim = node_claim(&two->introduction, lease);
-  return node_verdict(&result, &claim);
+  const kvf_fence_claim claim = side_claim(&two->introduction, lease);
+  return side_verdict(&result, &claim);
 }
 
-static pair *small_pair(void)
+static sides *small_sides(void)
 {
-  const node_shape shape = node_shape_simple(8, 4096);
-  return pair_open(&shape, &shape);
+  return sides_open_simple(8, 4096);
 }
 
 TEST(lease_not_published)
 {
-  pair *two = small_pair();
-  node_lease *lease = node_reserve(&two->producer, LEASE_ID);
+  sides *two = small_sides();
+  side_lease *lease = side_reserve(&two->producer, LEASE_ID + 1);
   assert_int_equal(verdict_of(two, lease), KVF_NOT_PUBLISHED);
-  lease = node_publish(&two->producer, LEASE_ID);
+  lease = side_publish(&two->producer, LEASE_ID + 1);
   assert_int_equal(verdict_of(two, lease), KVF_OK);
-  pair_close(two);
+  sides_close(two);
 }
 
 /* ---- of other memory than the link is for ---- */
 
 TEST(lease_of_other_memory)
 {
-  /* UCX's messages excepted: there the producer may send what it has, and only the look after it tells. */
-  const bool looks_first =
-      strstr(traits->ops->name, "ucx") == NULL || traits->has_no_peers || traits->reads_stopped_producer;
-  pair *two = small_pair();
-  node_lease *old = node_publish(&two->producer, LEASE_ID);
+  sides *two = small_sides();
+  side_lease *old = two->lease;
   assert_int_equal(verdict_of(two, old), KVF_OK);
-  node_end(&two->producer, old);
-  kvf_fence_store_generation(two->producer.table, NODE_GENERATION + 1);
+  side_end(&two->producer, old);
+  kvf_fence_store_generation(two->producer.table, SIDE_GENERATION + 1);
   assert_int_equal(verdict_of(two, old), KVF_LEASE_EXPIRED);
-  assert_int_equal(verdict_of(two, node_reserve(&two->producer, LEASE_ID + 1)), KVF_AGAIN);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID + 1);
+  assert_int_equal(verdict_of(two, side_reserve(&two->producer, LEASE_ID + 1)), KVF_AGAIN);
+  const side_lease *lease = side_publish(&two->producer, LEASE_ID + 1);
   assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
-  assert_true(!looks_first || node_all_are(&two->consumer, UNTOUCHED));
+  assert_true(!suite_traits().looks_first || side_all_are(&two->consumer, UNTOUCHED));
 
-  const kvf_link_spec spec = node_spec(&two->introduction); /* as it was told before */
-  traits->ops->disconnect(two->link);
-  if (traits->producer_checks_lease) {
-    assert_int_equal(node_connect(&two->consumer, &spec, &two->link), KVF_OK);
+  const kvf_link_spec spec = side_spec(&two->introduction); /* as it was told before */
+  sides_disconnect(two);
+  if (suite_traits().producer_checks) {
+    assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_OK);
     assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
   } else {
-    assert_int_equal(node_connect(&two->consumer, &spec, &two->link), KVF_AGAIN);
+    assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_AGAIN);
   }
-  traits->ops->disconnect(two->link);
-  node_introduce(&two->producer, &two->introduction);
-  two->link = node_connect_ok(&two->consumer, &two->introduction);
+  sides_disconnect(two);
+  side_introduce(&two->producer, &two->introduction);
+  sides_link(two);
   assert_int_equal(verdict_of(two, lease), KVF_OK);
-  pair_close(two);
+  sides_close(two);
 }
 
 /* ---- published while it is asked for ---- */
@@ -87,27 +83,27 @@ static void *publisher_main(void *argument)
 {
   publisher *leases = argument;
   kvf_prng prng = {4};
-  for (uint64_t id = LEASE_ID; id < LEASE_ID + PUBLISHED_LEASES; id++) {
+  for (uint64_t id = LEASE_ID + 1; id <= LEASE_ID + PUBLISHED_LEASES; id++) {
     while (atomic_load(&leases->asked) < id) {
       sleep_us(10);
     }
     sleep_us(kvf_prng_below(&prng, PUBLISHED_AFTER_US));
-    node_go_live(leases->producer, node_reserve(leases->producer, id));
+    side_go_live(leases->producer, side_reserve(leases->producer, id));
   }
   return NULL;
 }
 
-/* Whoever asks in this moment is told one or the other, and nothing else happens. */
+/* Whoever asks in this moment is told one or the other, and nothing else happens. The blocks of all these leases are
+ * those of the first, so are their sums. */
 TEST(lease_published_meanwhile)
 {
-  pair *two = small_pair();
-  (void)node_publish(&two->producer, LEASE_ID - 1); /* the blocks of all these leases are the same, so are their sums */
+  sides *two = small_sides();
   publisher leases = {.producer = &two->producer};
   uint32_t refused = 0;
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, publisher_main, &leases), 0);
-  for (uint64_t id = LEASE_ID; id < LEASE_ID + PUBLISHED_LEASES; id++) {
-    const node_lease lease = *node_reserve(&two->producer, id);
+  for (uint64_t id = LEASE_ID + 1; id <= LEASE_ID + PUBLISHED_LEASES; id++) {
+    const side_lease lease = *side_reserve(&two->producer, id);
     kvf_status verdict = KVF_NOT_PUBLISHED;
     atomic_store(&leases.asked, id);
     while (verdict == KVF_NOT_PUBLISHED) {
@@ -122,15 +118,14 @@ TEST(lease_published_meanwhile)
   (void)pthread_join(thread, NULL);
   print_message("refused %u\n", refused);
   assert_true(refused > 0);
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(lease_unknown)
 {
-  pair *two = small_pair();
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  node_lease stranger = *lease;
-  if (traits->producer_checks_lease) {
+  sides *two = small_sides();
+  side_lease stranger = *two->lease;
+  if (suite_traits().producer_checks) {
     stranger.lease.token[3] ^= 1;
     assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
     stranger.lease.id++;
@@ -141,29 +136,28 @@ TEST(lease_unknown)
     stranger.lease.id -= 2;
     assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_EXPIRED);
   }
-  stranger = *lease;
-  stranger.lease.slot = NODE_SLOTS;
+  stranger = *two->lease;
+  stranger.lease.slot = SIDE_SLOTS;
   assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(lease_over)
 {
-  pair *two = small_pair();
-  node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  assert_int_equal(verdict_of(two, lease), KVF_OK);
-  node_end(&two->producer, lease);
-  assert_int_equal(verdict_of(two, lease), KVF_LEASE_EXPIRED);
-  pair_close(two);
+  sides *two = small_sides();
+  assert_int_equal(verdict_of(two, two->lease), KVF_OK);
+  side_end(&two->producer, two->lease);
+  assert_int_equal(verdict_of(two, two->lease), KVF_LEASE_EXPIRED);
+  sides_close(two);
 }
 
 TEST(lease_of_other_blocks)
 {
-  pair *two = small_pair();
-  node_lease other = *node_publish(&two->producer, LEASE_ID);
+  sides *two = small_sides();
+  side_lease other = *two->lease;
   other.digest++;
   assert_int_equal(verdict_of(two, &other), KVF_BAD_TICKET);
-  pair_close(two);
+  sides_close(two);
 }
 
 /* ---- the sample follows the last byte ---- */
@@ -201,7 +195,7 @@ __attribute__((no_sanitize("thread"))) static void own_words(volatile uint64_t *
 static void own_blocks(const owner_loop *owners, uint64_t id)
 {
   const size_t bytes = (size_t)OWNERS_BLOCKS * owners->block_bytes;
-  void *blocks = node_block(owners->producer, 0, 0);
+  void *blocks = side_block(owners->producer, 0, 0);
   void *seen = test_memory_bytes(blocks);
   void *words = seen != NULL ? seen : allocate(bytes);
   own_words(words, bytes / sizeof(uint64_t), id);
@@ -215,12 +209,12 @@ static void *owners_main(void *argument)
 {
   owner_loop *owners = argument;
   kvf_prng prng = {3};
-  for (uint64_t id = LEASE_ID; !atomic_load(&owners->stop); id++) {
+  for (uint64_t id = LEASE_ID + 1; !atomic_load(&owners->stop); id++) {
     own_blocks(owners, id);
-    node_lease *lease = node_publish(owners->producer, id);
+    side_lease *lease = side_publish(owners->producer, id);
     atomic_store(&owners->current, id);
     sleep_us(kvf_prng_below(&prng, owners->lease_us));
-    node_end(owners->producer, lease);
+    side_end(owners->producer, lease);
   }
   return NULL;
 }
@@ -237,7 +231,7 @@ static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_b
   const size_t bytes = (size_t)OWNERS_BLOCKS * block_bytes;
   uint64_t *words = allocate(bytes);
   size_t own = 0;
-  test_memory_get(words, node_block(consumer, 0, first), bytes);
+  test_memory_get(words, side_block(consumer, 0, first), bytes);
   while (own < bytes / sizeof(*words) && words[own] == id) {
     own++;
   }
@@ -246,28 +240,25 @@ static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_b
 }
 
 /* One read of the lease that is live now, into blocks from `first` on. */
-static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer_item *items, owners_counts *counts)
+static void owners_round(sides *two, const owner_loop *owners, const kvf_transfer_item *items, owners_counts *counts)
 {
   uint64_t id = atomic_load(&owners->current);
-  node_lease lease = {.lease = {.id = id, .slot = (uint32_t)(id % NODE_SLOTS)}, .digest = id * 1000003};
+  side_lease lease = {.lease = {.id = id, .slot = (uint32_t)(id % SIDE_SLOTS)}, .digest = id * 1000003};
   for (size_t i = 0; i < sizeof(lease.lease.token); i++) {
     lease.lease.token[i] = (uint8_t)id;
   }
-  kvf_transfer read = node_read(&two->consumer);
-  read.lease = lease.lease;
-  read.items = items;
-  read.items_count = OWNERS_BLOCKS;
+  kvf_transfer read = side_read(&two->consumer, &lease.lease, items, OWNERS_BLOCKS);
   read.small = owners->block_bytes == OWNERS_SMALL_BLOCK_BYTES;
-  kvf_read_result result = node_read_now(&two->consumer, two->link, &read);
-  const kvf_fence_claim claim = node_claim(&two->introduction, &lease);
-  kvf_status verdict = node_verdict(&result, &claim);
+  kvf_read_result result = side_read_now(&two->consumer, two->link, &read);
+  const kvf_fence_claim claim = side_claim(&two->introduction, &lease);
+  kvf_status verdict = side_verdict(&result, &claim);
   bool own = all_words_are(&two->consumer, items[0].local_block, owners->block_bytes, id);
   if (verdict == KVF_OK) {
     assert_true(own);
     counts->good++;
     counts->refused_in_a_row = 0;
   } else {
-    /* A producer that checks leases remembers the last NODE_LEASES_MAX only. */
+    /* A producer that checks leases remembers the last SIDE_LEASES_MAX only. */
     assert_true(verdict == KVF_LEASE_EXPIRED || result.status == KVF_LEASE_UNKNOWN);
     counts->refused++;
     counts->foreign += result.status == KVF_OK && !own;
@@ -279,9 +270,8 @@ static void owners_round(pair *two, const owner_loop *owners, const kvf_transfer
 
 static void check_samples(uint32_t block_bytes)
 {
-  const node_shape shape = node_shape_simple(OWNERS_BLOCKS, block_bytes);
-  pair *two = pair_open(&shape, &shape);
-  const bool is_slow = SANITIZED || traits->is_slow;
+  sides *two = sides_open_simple(OWNERS_BLOCKS, block_bytes);
+  const bool is_slow = SANITIZED || suite_traits().is_slow;
   const uint32_t slow_us = SANITIZED_THREADS ? OWNERS_LEASE_US_SLOWEST : OWNERS_LEASE_US_SLOW;
   owner_loop owners = {
       .producer = &two->producer, .block_bytes = block_bytes, .lease_us = is_slow ? slow_us : OWNERS_LEASE_US};
@@ -299,7 +289,7 @@ static void check_samples(uint32_t block_bytes)
   const uint32_t rounds = is_slow ? OWNERS_ROUNDS_SLOW : OWNERS_ROUNDS;
   uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
   while ((counts.good < rounds || counts.refused < rounds / 10 || counts.foreign == 0) &&
-         counts.good + counts.refused < NODE_READS_MAX - 1 && now_ns() < until_ns) {
+         counts.good + counts.refused < SIDE_READS_MAX - 1 && now_ns() < until_ns) {
     owners_round(two, &owners, items, &counts);
   }
   atomic_store(&owners.stop, true);
@@ -308,7 +298,7 @@ static void check_samples(uint32_t block_bytes)
   /* The case has tested nothing unless both happened, and foreign bytes were among what the sample had to catch. */
   assert_true(counts.good > 0);
   assert_true(counts.foreign > 0);
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(sample_follows_last_byte)

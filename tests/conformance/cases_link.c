@@ -1,3 +1,4 @@
+/* How links come up, or do not; and what transports keep when they have gone. */
 #include <dirent.h>
 #include <sched.h>
 #include <signal.h>
@@ -7,14 +8,13 @@
 #include <unistd.h>
 
 #include "base/prng.h"
-#include "pair.h"
-#include "test.h"
+#include "conformance.h"
 
 /* Connecting with this spec is refused: at once or by link_up(). */
 static kvf_status refused(side *consumer, const kvf_link_spec *spec)
 {
   kvf_link *link = NULL;
-  kvf_status status = node_connect(consumer, spec, &link);
+  kvf_status status = side_connect(consumer, spec, &link);
   assert_int_not_equal(status, KVF_OK);
   if (link != NULL) {
     consumer->ops->disconnect(link);
@@ -22,26 +22,25 @@ static kvf_status refused(side *consumer, const kvf_link_spec *spec)
   return status;
 }
 
-static pair *small_pair(void)
+static sides *small_sides(void)
 {
-  const node_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0, 0}, {4096, 2048, 8, 4, 8, 1, 0}}};
-  return pair_open(&shape, &shape);
+  const side_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0, 0}, {4096, 2048, 8, 4, 8, 1, 0}}};
+  return sides_open(&shape, &shape);
 }
 
 /* The first link is not disturbed by what happened to others. */
-static void first_link_works(pair *two)
+static void first_link_works(sides *two)
 {
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  kvf_transfer read = lease_read(&two->consumer, lease, 0);
-  assert_int_equal(node_read_now(&two->consumer, two->link, &read).status, KVF_OK);
-  assert_true(pair_bytes_match(&two->consumer, &two->introduction.shape, &read));
+  kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
+  assert_int_equal(side_read_now(&two->consumer, two->link, &read).status, KVF_OK);
+  assert_true(sides_match(two, &read));
   read_free(&read);
 }
 
 PEER_TEST(descriptions_cut_short)
 {
-  pair *two = small_pair();
-  kvf_link_spec spec = node_spec(&two->introduction);
+  sides *two = small_sides();
+  kvf_link_spec spec = side_spec(&two->introduction);
   for (size_t bytes = 0; bytes < two->introduction.description_bytes; bytes++) {
     /* In memory of its own, so that reading past the end shows. */
     uint8_t *cut = allocate(bytes);
@@ -52,13 +51,13 @@ PEER_TEST(descriptions_cut_short)
     free(cut);
   }
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(descriptions_of_garbage)
 {
-  pair *two = small_pair();
-  kvf_link_spec spec = node_spec(&two->introduction);
+  sides *two = small_sides();
+  kvf_link_spec spec = side_spec(&two->introduction);
   uint8_t *garbage = allocate(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1);
   kvf_prng prng = {29};
   spec.description = garbage;
@@ -75,21 +74,21 @@ PEER_TEST(descriptions_of_garbage)
   (void)refused(&two->consumer, &spec);
   free(garbage);
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(layouts_incompatible)
 {
-  pair *two = small_pair();
-  const node_shape good = two->introduction.shape;
-  node_shape shapes[6] = {good, good, good, good, good, good};
+  sides *two = small_sides();
+  const side_shape good = two->introduction.shape;
+  side_shape shapes[6] = {good, good, good, good, good, good};
   shapes[0].regions[1].group = 0;
   shapes[1].regions[1].block_bytes = 1024;
   shapes[2].regions[0].heads_total = 16;
   shapes[3].regions[0].stride_bytes = 4095;
   shapes[4].regions[1].heads = 0;
   shapes[5].regions[0].blocks = 0;
-  kvf_link_spec spec = node_spec(&two->introduction);
+  kvf_link_spec spec = side_spec(&two->introduction);
   for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
     spec.remote = shapes[i].regions;
     assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
@@ -98,67 +97,63 @@ PEER_TEST(layouts_incompatible)
   spec.remote_count = 1;
   assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(incarnation_of_another)
 {
-  pair *two = small_pair();
-  kvf_link_spec spec = node_spec(&two->introduction);
+  sides *two = small_sides();
+  kvf_link_spec spec = side_spec(&two->introduction);
   spec.incarnation.bytes[5] ^= 1;
   (void)refused(&two->consumer, &spec);
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(session_of_another)
 {
-  if (!traits->producer_checks_session) {
+  if (!suite_traits().producer_checks) {
     skip();
   }
-  pair *two = small_pair();
-  kvf_link_spec spec = node_spec(&two->introduction);
+  sides *two = small_sides();
+  kvf_link_spec spec = side_spec(&two->introduction);
   spec.session_key.data[0] ^= 1;
   (void)refused(&two->consumer, &spec);
   spec.session_key.data[0] ^= 1;
   spec.session_id++;
   (void)refused(&two->consumer, &spec);
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(describe_without_room)
 {
-  pair *two = small_pair();
+  sides *two = small_sides();
   uint8_t bytes[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
   size_t count = 0;
-  const kvf_transport_ops *ops = traits->ops;
+  const kvf_transport_ops *ops = under_test.ops;
   for (size_t room = 0; room < two->introduction.description_bytes; room++) {
     assert_int_equal(ops->describe(two->producer.transport, bytes, room, &count), KVF_LIMIT);
   }
   assert_int_equal(ops->describe(two->producer.transport, bytes, two->introduction.description_bytes, &count), KVF_OK);
   assert_int_equal(count, two->introduction.description_bytes);
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(memory_set_twice)
 {
-  pair *two = small_pair();
-  const kvf_transport_memory memory = {.regions = two->producer.regions,
-                                       .regions_count = two->producer.shape.count,
-                                       .table = two->producer.table,
-                                       .table_slots = NODE_SLOTS,
-                                       .table_fd = two->producer.table_fd};
-  const kvf_transport_ops *ops = traits->ops;
+  sides *two = small_sides();
+  const kvf_transport_memory memory = side_memory(&two->producer);
+  const kvf_transport_ops *ops = under_test.ops;
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
   ops->clear_memory(two->producer.transport);
   ops->clear_memory(two->producer.transport);
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_OK);
-  node_introduce(&two->producer, &two->introduction);
-  traits->ops->disconnect(two->link);
-  two->link = node_connect_ok(&two->consumer, &two->introduction);
+  side_introduce(&two->producer, &two->introduction);
+  sides_disconnect(two);
+  sides_link(two);
   first_link_works(two);
-  pair_close(two);
+  sides_close(two);
 }
 
 static size_t entries(const char *folder)
@@ -204,7 +199,7 @@ static unsigned count_threads_on(const cpu_set_t *cpus)
 
 PEER_TEST(who_copies_moves_near_the_memory)
 {
-  const node_shape shape = node_shape_simple(8, 4096);
+  const side_shape shape = side_shape_simple(8, 4096);
   cpu_set_t cpus;
   kvf_cpu_list near_cpus = {0};
   assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
@@ -219,29 +214,25 @@ PEER_TEST(who_copies_moves_near_the_memory)
   CPU_SET(cpu, &cpus);
   kvf_bitmap_set(near_cpus.words, cpu);
 
-  side *node = allocate(sizeof(*node));
-  producer_open(node, &shape);
+  side *one = allocate(sizeof(*one));
+  producer_open(one, &shape);
   assert_int_equal(count_threads_on(&cpus), 0);
-  traits->ops->clear_memory(node->transport);
-  const kvf_transport_memory memory = {.regions = node->regions,
-                                       .regions_count = shape.count,
-                                       .table = node->table,
-                                       .table_slots = NODE_SLOTS,
-                                       .table_fd = node->table_fd,
-                                       .near_cpus = &near_cpus};
-  assert_int_equal(traits->ops->set_memory(node->transport, &memory), KVF_OK);
+  under_test.ops->clear_memory(one->transport);
+  kvf_transport_memory memory = side_memory(one);
+  memory.near_cpus = &near_cpus;
+  assert_int_equal(under_test.ops->set_memory(one->transport, &memory), KVF_OK);
   for (int i = 0; i < 1000 && count_threads_on(&cpus) == 0; i++) {
     sleep_us(1000); /* a thread that has just been started moves when it begins */
   }
   assert_true(count_threads_on(&cpus) > 0);
-  node_close(node);
-  free(node);
+  side_close(one);
+  free(one);
 }
 
 PEER_TEST(nothing_left_behind)
 {
-  const node_shape shape = node_shape_simple(64, 65536);
-  const node_shape own = node_shape_simple(4 * 64, 65536);
+  const side_shape shape = side_shape_simple(64, 65536);
+  const side_shape own = side_shape_simple(4 * 64, 65536);
   size_t fds = 0;
   size_t threads = 0;
   for (int i = 0; i < 11; i++) {
@@ -249,32 +240,31 @@ PEER_TEST(nothing_left_behind)
       fds = entries("/proc/self/fd");
       threads = entries("/proc/self/task");
     }
-    pair *two = pair_open(&shape, &own);
-    const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+    sides *two = sides_open(&shape, &own);
     kvf_link *more[4];
     kvf_transfer reads[4];
     for (uint32_t link = 0; link < 4; link++) {
-      more[link] = node_connect_ok(&two->consumer, &two->introduction);
-      reads[link] = lease_read(&two->consumer, lease, link * 64);
-      traits->ops->read(more[link], &reads[link]);
+      more[link] = side_connect_ok(&two->consumer, &two->introduction);
+      reads[link] = lease_read(&two->consumer, two->lease, link * 64);
+      under_test.ops->read(more[link], &reads[link]);
     }
     for (size_t link = 0; link < 4; link++) {
-      traits->ops->disconnect(more[link]);
+      under_test.ops->disconnect(more[link]);
     }
-    traits->ops->disconnect(two->link);
+    sides_disconnect(two);
     if (i % 2 == 0) {
-      node_close_transport(&two->consumer);
-      node_close_transport(&two->producer);
+      side_close_transport(&two->consumer);
+      side_close_transport(&two->producer);
     } else {
-      node_close_transport(&two->producer);
-      node_close_transport(&two->consumer);
+      side_close_transport(&two->producer);
+      side_close_transport(&two->consumer);
     }
     for (size_t link = 0; link < 4; link++) {
-      assert_true(node_is_done(&two->consumer, reads[link].id));
+      assert_true(side_is_done(&two->consumer, reads[link].id));
       read_free(&reads[link]);
     }
-    node_free(&two->consumer);
-    node_free(&two->producer);
+    side_free(&two->consumer);
+    side_free(&two->producer);
     free(two);
   }
   assert_true(comes_back_to("/proc/self/fd", fds));
@@ -285,21 +275,17 @@ PEER_TEST(nothing_left_behind)
  * keeps them as long as it lives. */
 PEER_TEST(forked_child_keeps_nothing)
 {
-  const node_shape shape = node_shape_simple(8, 4096);
-  side *consumer = allocate(sizeof(*consumer));
-  producer_process *process = allocate(sizeof(*process));
-  consumer_open(consumer, &shape);
-  process_start(process, &shape);
-  kvf_link *link = node_connect_ok(consumer, &process->introduction);
+  sides *two = volley_sides_apart();
+  process_start(two);
   pid_t child = _Fork();
   if (child == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)pause();
     _exit(0);
   }
-  traits->ops->disconnect(link);
+  sides_disconnect(two);
   sleep_us(50000); /* so that nothing is left of it */
-  process_kill(process);
+  process_kill(two);
   struct timespec before;
   struct timespec after;
   (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
@@ -309,8 +295,5 @@ PEER_TEST(forked_child_keeps_nothing)
   assert_true(used_us < 100000); /* nobody is told, again and again, of what is not there any more */
   assert_int_equal(kill(child, SIGKILL), 0);
   assert_int_equal(waitpid(child, NULL, 0), child);
-  process_end(process);
-  node_close(consumer);
-  free(process);
-  free(consumer);
+  sides_close(two);
 }

@@ -1,10 +1,8 @@
-#include <sys/mman.h>
-
+/* What has been released, or belongs to who has gone, nobody writes to. */
 #include "../cuda_driver.h"
 #include "../sanitizer.h"
 #include "base/prng.h"
-#include "pair.h"
-#include "test.h"
+#include "conformance.h"
 
 #define ROUNDS (SANITIZED ? 25 : 100)
 #define CONSUMERS (SANITIZED || cuda_driver_is_named() ? 10 : 30)
@@ -12,146 +10,106 @@
  */
 #define DETECT_NS ((cuda_driver_is_named() ? 2000 : 50) * KVF_NS_PER_MS)
 
-static node_shape producer_shape(void)
-{
-  return node_shape_simple(VOLLEY_BLOCKS, VOLLEY_BLOCK_BYTES);
-}
-
-static node_shape consumer_shape(void)
-{
-  return node_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
-}
-
 TEST(cancel_at_random_times)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = volley_sides();
   kvf_prng prng = {11};
   for (int i = 0; i < ROUNDS; i++) {
-    read_volley volley = volley_start(&two->consumer, two->link, lease);
+    read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 3000));
-    volley_cancel(&volley, two->link);
-    volley_cancel(&volley, two->link);
-    volley_end(&volley, &producer);
-    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
-    assert_true(next_owner_is_alone(&two->consumer));
+    volley_cancel(&volley);
+    volley_cancel(&volley);
+    volley_end(&volley);
+    volleys_are_over(two);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 TEST(cancel_of_unknown_reads)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-  traits->ops->cancel(two->link, 77);
-  volley_probe(&two->consumer, &two->link, &two->introduction, lease);
-  traits->ops->cancel(two->link, two->consumer.last_read_id);
-  traits->ops->cancel(two->link, 0);
-  volley_probe(&two->consumer, &two->link, &two->introduction, lease);
-  pair_close(two);
+  sides *two = volley_sides();
+  under_test.ops->cancel(two->link, 77);
+  volleys_are_over(two);
+  under_test.ops->cancel(two->link, two->consumer.last_read_id);
+  under_test.ops->cancel(two->link, 0);
+  volleys_are_over(two);
+  sides_close(two);
 }
 
 PEER_TEST(producer_stopped)
 {
-  const node_shape shape = producer_shape();
-  const node_shape own = consumer_shape();
-  side *consumer = allocate(sizeof(*consumer));
-  producer_process *process = allocate(sizeof(*process));
-  process_start(process, &shape);
-  consumer_open(consumer, &own);
-  kvf_link *link = node_connect_ok(consumer, &process->introduction);
+  sides *two = volley_sides_apart();
+  process_start(two);
   kvf_prng prng = {13};
   for (int i = 0; i < ROUNDS; i++) {
-    read_volley volley = volley_start(consumer, link, &process->lease);
+    read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 800));
-    process_stop(process);
+    process_stop(two);
     sleep_us(i % 4 < 2 ? 0 : kvf_prng_below(&prng, 800));
     if (i % 2 == 0) {
-      volley_cancel(&volley, link);
-      volley_end(&volley, &shape);
-      process_continue(process);
+      volley_cancel(&volley);
+      volley_end(&volley);
+      process_continue(two);
     } else {
-      traits->ops->disconnect(link);
-      volley_end(&volley, &shape);
-      process_continue(process);
-      link = node_connect_ok(consumer, &process->introduction);
+      sides_disconnect(two);
+      volley_end(&volley);
+      process_continue(two);
+      sides_link(two);
     }
-    volley_probe(consumer, &link, &process->introduction, &process->lease);
-    assert_true(next_owner_is_alone(consumer));
+    volleys_are_over(two);
   }
-  if (traits->reads_stopped_producer) {
-    process_stop(process);
-    volley_probe(consumer, &link, &process->introduction, &process->lease);
-    process_continue(process);
+  if (suite_traits().reads_stopped_producer) {
+    process_stop(two);
+    volleys_are_over(two);
+    process_continue(two);
   }
-  traits->ops->disconnect(link);
-  node_close(consumer);
-  process_end(process);
-  free(process);
-  free(consumer);
+  sides_close(two);
 }
 
 PEER_TEST(producer_killed)
 {
-  const node_shape shape = producer_shape();
-  const node_shape own = consumer_shape();
-  side *consumer = allocate(sizeof(*consumer));
-  producer_process *process = allocate(sizeof(*process));
-  consumer_open(consumer, &own);
+  sides *two = volley_sides_apart();
+  side *consumer = &two->consumer;
   kvf_prng prng = {17};
   for (int i = 0; i < 10; i++) {
-    process_start(process, &shape);
-    kvf_link *link = node_connect_ok(consumer, &process->introduction);
-    read_volley volley = volley_start(consumer, link, &process->lease);
+    process_start(two);
+    read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 2000));
-    process_kill(process);
-    assert_int_equal(node_wait_down(consumer, link), KVF_PEER_DOWN);
-    volley_end(&volley, &shape);
+    process_kill(two);
+    assert_int_equal(side_wait_down(consumer, two->link), KVF_PEER_DOWN);
+    volley_end(&volley);
 
-    const kvf_transfer_item item = {0, 0, process->lease.blocks[0], VOLLEY_BLOCKS};
-    kvf_transfer late = node_read(consumer);
-    late.lease = process->lease.lease;
-    late.items = &item;
-    late.items_count = 1;
-    assert_int_equal(node_read_now(consumer, link, &late).status, KVF_PEER_DOWN);
-    traits->ops->disconnect(link);
+    const kvf_transfer_item item = {0, 0, two->lease->blocks[0], VOLLEY_BLOCKS};
+    const kvf_transfer late = side_read(consumer, &two->lease->lease, &item, 1);
+    assert_int_equal(side_read_now(consumer, two->link, &late).status, KVF_PEER_DOWN);
+    sides_disconnect(two);
 
-    const kvf_link_spec spec = node_spec(&process->introduction);
-    assert_int_not_equal(node_connect(consumer, &spec, &link), KVF_OK);
-    if (link != NULL) {
-      traits->ops->disconnect(link);
+    const kvf_link_spec spec = side_spec(&two->introduction);
+    assert_int_not_equal(side_connect(consumer, &spec, &two->link), KVF_OK);
+    if (two->link != NULL) {
+      sides_disconnect(two);
     }
-    assert_true(next_owner_is_alone(consumer));
-    process_end(process);
+    assert_true(next_owner_is_alone(two));
   }
-  node_close(consumer);
-  free(process);
-  free(consumer);
+  sides_close(two);
 }
 
 /* From the disconnect on: how long the reads of a producer take that is killed right after it. */
-static uint64_t end_with_producer_ns(side *consumer, producer_process *process)
+static uint64_t end_with_producer_ns(sides *two)
 {
-  const node_shape shape = producer_shape();
-  process_start(process, &shape);
-  kvf_link *link = node_connect_ok(consumer, &process->introduction);
-  process_stop(process);
-  read_volley volley = volley_start(consumer, link, &process->lease);
+  process_start(two);
+  process_stop(two);
+  read_volley volley = volley_start(two);
   sleep_us(1000);
   uint64_t before_ns = now_ns();
-  consumer->ops->disconnect(link);
-  process_kill(process);
+  sides_disconnect(two);
+  process_kill(two);
   for (uint32_t i = 0; i < VOLLEY_READS; i++) {
-    (void)node_wait(consumer, volley.reads[i].id);
+    (void)side_wait(&two->consumer, volley.reads[i].id);
   }
   uint64_t took_ns = now_ns() - before_ns;
-  volley_end(&volley, &shape);
-  assert_true(next_owner_is_alone(consumer));
-  process_end(process);
+  volley_end(&volley);
+  assert_true(next_owner_is_alone(two));
   return took_ns;
 }
 
@@ -159,91 +117,73 @@ static uint64_t end_with_producer_ns(side *consumer, producer_process *process)
  * tries. */
 PEER_TEST(disconnect_then_killed)
 {
-  const node_shape own = consumer_shape();
-  side *consumer = allocate(sizeof(*consumer));
-  producer_process *process = allocate(sizeof(*process));
-  consumer_open(consumer, &own);
+  sides *two = volley_sides_apart();
   uint64_t least_ns = KVF_TIME_NEVER;
   for (int i = 0; i < 10 && least_ns > DETECT_NS; i++) {
-    least_ns = kvf_time_min(least_ns, end_with_producer_ns(consumer, process));
+    least_ns = kvf_time_min(least_ns, end_with_producer_ns(two));
   }
   assert_in_range(least_ns, 0, DETECT_NS);
-  node_close(consumer);
-  free(process);
-  free(consumer);
+  sides_close(two);
 }
 
 PEER_TEST(disconnect_with_open_reads)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = volley_sides();
   kvf_prng prng = {19};
   for (int i = 0; i < ROUNDS; i++) {
-    read_volley volley = volley_start(&two->consumer, two->link, lease);
+    read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 1500));
-    traits->ops->disconnect(two->link);
-    volley_end(&volley, &producer);
-    two->link = node_connect_ok(&two->consumer, &two->introduction);
-    assert_true(next_owner_is_alone(&two->consumer));
+    sides_disconnect(two);
+    volley_end(&volley);
+    sides_link(two);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 PEER_TEST(producer_clears_memory)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
   kvf_prng prng = {23};
   for (int i = 0; i < 20; i++) {
-    pair *two = pair_open(&producer, &consumer);
-    const node_lease *lease = node_publish(&two->producer, LEASE_ID);
-    read_volley volley = volley_start(&two->consumer, two->link, lease);
+    sides *two = volley_sides();
+    read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 2000));
-    traits->ops->clear_memory(two->producer.transport);
+    under_test.ops->clear_memory(two->producer.transport);
     two->producer.memory_set = false;
     /* Whoever still reads it now, crashes or gets an error. */
-    node_withdraw(&two->producer, 0);
-    volley_end(&volley, &producer);
-    pair_close(two);
+    side_withdraw(&two->producer, 0);
+    volley_end(&volley);
+    sides_close(two);
   }
 }
 
 /* What a consumer leaves unfinished does not concern the producer, nor its other consumers. */
 PEER_TEST(consumer_killed)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = volley_sides();
   kvf_prng prng = {29};
   for (int i = 0; i < CONSUMERS; i++) {
     child_process child;
-    consumer_start(&child, &two->introduction, lease);
+    consumer_start(&child, two);
     sleep_us(kvf_prng_below(&prng, 3000));
     consumer_kill(&child);
-    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+    volleys_are_over(two);
   }
-  pair_close(two);
+  sides_close(two);
 }
 
 /* Nor does one that stands still, with more on its way than its socket holds, and is killed then. */
 PEER_TEST(consumer_stopped_then_killed)
 {
-  const node_shape producer = producer_shape();
-  const node_shape consumer = consumer_shape();
-  pair *two = pair_open(&producer, &consumer);
-  const node_lease *lease = node_publish(&two->producer, LEASE_ID);
+  sides *two = volley_sides();
   for (int i = 0; i < CONSUMERS; i++) {
     child_process child;
-    consumer_start(&child, &two->introduction, lease);
+    consumer_start(&child, two);
     sleep_us(10000); /* until it has asked for it */
     assert_true(child_stop(&child));
-    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+    volleys_are_over(two);
     sleep_us(10000); /* until its socket is full */
     consumer_kill(&child);
-    volley_probe(&two->consumer, &two->link, &two->introduction, lease);
+    volleys_are_over(two);
   }
-  pair_close(two);
+  sides_close(two);
 }

@@ -1,5 +1,5 @@
-/* And some answers wait before UCX sends them: their lease may have ended by then. */
-#include "node.h"
+/* UCX with checksums, where some answers wait before UCX sends them: their lease may have ended by then. */
+#include "../sides/side.h"
 #include "transport/ucx/load.h"
 #include "wire/ucx_message.h"
 

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 
 #include "tcp_world.h"
-#include "wire/data_message.h"
 #include "wire/fields.h"
 
 #define READS_MAX 48
@@ -35,9 +34,7 @@ typedef struct producer {
   kvf_data_hello hello;
   kvf_data_challenge challenge;
   bool has_challenged;
-  bool is_clean; /* it has sent only what belongs to the protocol, whole */
-  uint8_t received[4096];
-  size_t received_bytes;
+  bool is_clean;             /* it has sent only what belongs to the protocol, whole */
   uint64_t queue[QUEUE_MAX]; /* READs that came, in their order */
   uint32_t queue_first;
   uint32_t queue_count;
@@ -183,8 +180,9 @@ static void on_read(producer *p, const uint8_t *body, size_t bytes)
   p->queue[p->queue_count++] = read.read_id;
 }
 
-static void on_frame(producer *p, kvf_frame_type type, const uint8_t *body, size_t bytes)
+static void on_frame(tcp_end *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
 {
+  producer *p = &producers[from - tcp.ends];
   kvf_data_cancel cancel;
   switch (type) {
     case KVF_FRAME_DATA_HELLO:
@@ -199,24 +197,6 @@ static void on_frame(producer *p, kvf_frame_type type, const uint8_t *body, size
       break;
     default:
       fuzz_fail(__FILE__, __LINE__, "not a frame of a consumer's");
-  }
-}
-
-static void on_bytes(tcp_end *from, const uint8_t *data, size_t bytes)
-{
-  producer *p = &producers[from - tcp.ends];
-  for (size_t i = 0; i < bytes; i++) {
-    kvf_frame_header header;
-    fuzz_check(p->received_bytes < sizeof(p->received));
-    p->received[p->received_bytes++] = data[i];
-    if (p->received_bytes < KVF_FRAME_HEADER_BYTES) {
-      continue;
-    }
-    fuzz_check(kvf_frame_header_decode(p->received, sizeof(p->received), &header) == KVF_OK);
-    if (p->received_bytes == KVF_FRAME_HEADER_BYTES + header.body_bytes) {
-      p->received_bytes = 0;
-      on_frame(p, header.type, p->received + KVF_FRAME_HEADER_BYTES, header.body_bytes);
-    }
   }
 }
 
@@ -321,35 +301,27 @@ static void send_frame(tcp_end *end, kvf_frame_type type, const void *body, size
 
 static void send_challenge(tcp_end *end, producer *p)
 {
-  uint8_t body[KVF_DATA_CHALLENGE_BYTES_MAX];
-  size_t bytes = 0;
   p->challenge = (kvf_data_challenge){.nonce = {fuzz_u8(&tape)}};
   p->is_clean = p->is_clean && !p->has_challenged;
   p->has_challenged = true;
-  fuzz_check(kvf_data_challenge_encode(&p->challenge, body, sizeof(body), &bytes) == KVF_OK);
-  send_frame(end, KVF_FRAME_DATA_CHALLENGE, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_DATA_CHALLENGE, challenge, &p->challenge);
 }
 
 /* The right proof, if it has the key. */
 static void send_ready(tcp_end *end, producer *p)
 {
   kvf_data_ready ready = {.proof = {0}};
-  uint8_t body[KVF_DATA_READY_BYTES_MAX];
-  size_t bytes = 0;
   kvf_key key = tcp.session_key;
   key.data[0] ^= p->has_key ? 0 : 1;
   if (p->has_hello) {
     fuzz_check(kvf_data_ready_proof(&key, &p->challenge, &p->hello, ready.proof) == KVF_OK);
   }
-  fuzz_check(kvf_data_ready_encode(&ready, body, sizeof(body), &bytes) == KVF_OK);
-  send_frame(end, KVF_FRAME_DATA_READY, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_DATA_READY, ready, &ready);
 }
 
 static void send_chunk(tcp_end *end, producer *p)
 {
   static const int32_t statuses[] = {KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_INVALID, -9999};
-  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
-  size_t bytes = 0;
   uint8_t choice = fuzz_u8(&tape);
   if (p->queue_first == p->queue_count || p->payload_left > 0) {
     return;
@@ -366,8 +338,7 @@ static void send_chunk(tcp_end *end, producer *p)
     chunk.status = statuses[choice & 3];
     chunk.payload_bytes = 0;
   }
-  fuzz_check(kvf_data_chunk_encode(&chunk, body, sizeof(body), &bytes) == KVF_OK);
-  send_frame(end, KVF_FRAME_CHUNK, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_CHUNK, chunk, &chunk);
   p->payload_left = chunk.payload_bytes;
   p->payload_sent = 0;
   p->queue_first += chunk.status != KVF_OK;
@@ -392,8 +363,6 @@ static void send_payload(tcp_end *end, producer *p, uint64_t wanted)
 
 static void send_trailer(tcp_end *end, producer *p)
 {
-  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
-  size_t bytes = 0;
   uint8_t choice = fuzz_u8(&tape);
   if (p->queue_first == p->queue_count) {
     return;
@@ -402,8 +371,7 @@ static void send_trailer(tcp_end *end, producer *p)
   p->is_clean = p->is_clean && p->payload_sent == reads[read_id - 1].bytes && choice < 0xf0;
   kvf_data_trailer trailer = {.read_id = read_id + (choice >= 0xf0), .word = 15u + (choice & 1), .digest = 4};
   reads[read_id - 1].word = trailer.word;
-  fuzz_check(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes) == KVF_OK);
-  send_frame(end, KVF_FRAME_TRAILER, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_TRAILER, trailer, &trailer);
   p->queue_first++;
   p->payload_sent = 0;
   p->payload_left = 0;
@@ -524,14 +492,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
   static const kvf_transport_host host = {
       .read_done = read_done, .read_progress = read_progress, .link_up = link_up, .link_down = link_down};
-  static bool is_warm;
-  if (!is_warm) { /* what OpenSSL allocates once */
-    uint8_t digest[KVF_HASH_BYTES];
-    kvf_span span = {"", 0};
-    kvf_key key = {.data = "k", .bytes = 1};
-    fuzz_check(kvf_hmac(&key, &span, 1, digest) == KVF_OK);
-    is_warm = true;
-  }
   tape = (fuzz_tape){.data = data, .bytes = bytes};
   reads_count = 0;
   link = NULL;
@@ -544,7 +504,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
   }
   tcp.refuse_connects = false;
   tcp.turn = turn;
-  tcp.on_bytes = on_bytes;
+  tcp.on_frame = on_frame;
   tcp.on_connect = on_connect;
   tcp_world_run(false, &host);
   return 0;

@@ -3,17 +3,261 @@
  * Checked: who has not proved the key is never trusted and is sent a challenge and nothing else; what a connection may
  * hold is bounded; every READ of a proved consumer is answered, in order, once; what is sent is the bytes of the
  * lease's own blocks, whole, and the trailer is the fence's; at the end no connection, memory or descriptor is left. */
-#include "tcp_served.h"
-
 #include <string.h>
 #include <sys/socket.h>
 
+#include "tcp_world.h"
+#include "transport/fence_memory.h"
+#include "transport/tcp/server.h"
+
 #define STRANGER_OUT_BYTES_MAX (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHALLENGE_BYTES_MAX)
+#define LEASES 3
+#define POSITIONS 3
+#define READS_MAX 512
+#define SENT_BYTES_MAX 16384
+#define HELD_BYTES_MAX 2048
+
+typedef enum lease_state { NOT_PUBLISHED, LIVE, OVER } lease_state;
+
+typedef struct lease_model {
+  kvf_lease lease;
+  lease_state state;
+  uint32_t blocks[POSITIONS];
+} lease_model;
+
+/* A READ as it was sent: its frame's body, in the consumer's `sent`. */
+typedef struct sent_read {
+  size_t at;
+  size_t bytes;
+} sent_read;
+
+typedef enum expects { CHALLENGE, READY, CHUNK, PAYLOAD, TRAILER } expects;
+
+typedef struct consumer {
+  bool has_key;
+  bool proved;       /* with the right proof, as its first frame */
+  bool broken;       /* has sent what is not to be answered, or could not send all: what comes is not to be foreseen */
+  bool may_be_stuck; /* has taken nothing for so long that it is thrown out if answers wait */
+  uint64_t deaf_ns;  /* for how long it takes nothing */
+  expects state;
+  uint64_t out_bytes; /* that the transport has sent */
+  kvf_data_challenge challenge;
+  uint8_t ready_proof[KVF_HASH_BYTES]; /* that the server must answer */
+
+  uint8_t sent[SENT_BYTES_MAX]; /* since the proof */
+  size_t sent_bytes;
+  size_t parsed_bytes;
+  uint8_t held[HELD_BYTES_MAX]; /* the rest of a frame that is sent in two pieces */
+  size_t buffered_bytes;
+  sent_read reads[READS_MAX];
+  uint32_t reads_count;
+  uint32_t answered;
+
+  /* The payload that comes. */
+  kvf_data_read read;
+  uint32_t item;
+  uint32_t region;
+  uint32_t offset;
+  uint64_t payload_left;
+} consumer;
 
 static fuzz_tape tape;
 static unsigned closing_phase;
 static unsigned proved_count; /* of the whole run */
 static bool in_pieces;        /* what is sent in this step */
+static consumer consumers[TCP_ENDS_MAX];
+static lease_model leases[LEASES];
+static kvf_transfer_item items[KVF_READ_ITEMS_MAX]; /* of the read whose payload comes, of one consumer at a time */
+static const consumer *items_of;
+
+static consumer *consumer_of(const tcp_end *end)
+{
+  return &consumers[end - tcp.ends];
+}
+
+/* ---- leases ---- */
+
+static const lease_model *find_lease(const kvf_lease *lease)
+{
+  for (size_t i = 0; i < LEASES; i++) {
+    if (memcmp(&leases[i].lease, lease, sizeof(*lease)) == 0) {
+      return &leases[i];
+    }
+  }
+  return NULL;
+}
+
+static kvf_status authorize(void *context, const kvf_lease *lease, kvf_transfer_item *wanted, uint32_t count)
+{
+  (void)context;
+  const lease_model *model = find_lease(lease);
+  if (model == NULL || model->state != LIVE) {
+    return model == NULL ? KVF_LEASE_UNKNOWN : model->state == NOT_PUBLISHED ? KVF_NOT_PUBLISHED : KVF_LEASE_EXPIRED;
+  }
+  for (uint32_t i = 0; i < count; i++) {
+    if (wanted[i].group > 1 || wanted[i].position >= POSITIONS) {
+      return KVF_INVALID;
+    }
+    wanted[i].remote_block = model->blocks[wanted[i].position];
+  }
+  return KVF_OK;
+}
+
+static void next_state(lease_model *model)
+{
+  kvf_fence_entry entry = {.word = kvf_fence_word_live(model->lease.id), .digest = model->lease.id ^ 5};
+  if (model->state == NOT_PUBLISHED) {
+    kvf_fence_store_live(tcp.table, model->lease.slot, entry);
+    model->state = LIVE;
+  } else if (model->state == LIVE) {
+    entry.word = kvf_fence_word_ended(model->lease.id);
+    kvf_fence_store_ended(tcp.table, model->lease.slot, entry);
+    model->state = OVER;
+  }
+}
+
+static void init_leases(void)
+{
+  items_of = NULL;
+  for (uint32_t i = 0; i < LEASES; i++) {
+    leases[i] = (lease_model){.lease = {.id = 100 + i, .slot = i, .token = {(uint8_t)(i + 1)}},
+                              .blocks = {i, 7 - i, (3 + i) % TCP_BLOCKS}};
+  }
+}
+
+/* ---- what the server sends ---- */
+
+static bool is_wanted(const consumer *c, uint32_t region)
+{
+  return region >= c->read.want.first_layer && region < c->read.want.first_layer + c->read.want.layers;
+}
+
+static bool is_piece(const consumer *c)
+{
+  return is_wanted(c, c->region) && tcp.layouts[c->region].group == items[c->item].group;
+}
+
+/* Moves on to the next item of the region's group, or to the next region's first. */
+static void next_piece(consumer *c)
+{
+  c->offset = 0;
+  do {
+    c->item++;
+    if (c->item == c->read.items_count) {
+      c->item = 0;
+      c->region++;
+    }
+  } while (c->region < TCP_REGIONS && !is_piece(c));
+}
+
+static void load_items(consumer *c)
+{
+  const sent_read *answered = &c->reads[c->answered];
+  fuzz_check(kvf_data_read_decode(c->sent + answered->at, answered->bytes, &c->read) == KVF_OK);
+  if (items_of != c || (c->region == 0 && c->item == 0)) {
+    kvf_data_read_items(&c->read, items);
+    items_of = c;
+  }
+}
+
+static uint64_t payload_bytes(const consumer *c)
+{
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < c->read.items_count; i++) {
+    for (uint32_t region = 0; region < TCP_REGIONS; region++) {
+      bool moves = is_wanted(c, region) && tcp.layouts[region].group == items[i].group;
+      bytes += moves ? c->read.heads * (TCP_BLOCK_BYTES / TCP_HEADS) : 0;
+    }
+  }
+  return bytes;
+}
+
+static void on_chunk(consumer *c, const uint8_t *body, size_t bytes)
+{
+  kvf_data_chunk chunk;
+  fuzz_check(kvf_data_chunk_decode(body, bytes, &chunk) == KVF_OK);
+  fuzz_check(c->proved && c->answered < c->reads_count);
+  c->item = 0;
+  c->region = 0;
+  load_items(c);
+  fuzz_check(chunk.read_id == c->read.read_id);
+  if (chunk.status != KVF_OK) {
+    fuzz_check(chunk.payload_bytes == 0);
+    c->answered++;
+    return;
+  }
+  const lease_model *model = find_lease(&c->read.lease);
+  fuzz_check(model != NULL && model->state != NOT_PUBLISHED);
+  fuzz_check(c->read.remote_head + c->read.heads <= TCP_HEADS && chunk.payload_bytes == payload_bytes(c));
+  c->offset = 0;
+  if (!is_piece(c)) {
+    next_piece(c);
+  }
+  c->payload_left = chunk.payload_bytes;
+  c->state = chunk.payload_bytes > 0 ? PAYLOAD : TRAILER;
+}
+
+static size_t on_payload(tcp_end *from, const uint8_t *data, size_t bytes)
+{
+  consumer *c = consumer_of(from);
+  size_t taken = 0;
+  if (c->state != PAYLOAD) {
+    return 0;
+  }
+  load_items(c);
+  uint32_t head_bytes = TCP_BLOCK_BYTES / TCP_HEADS;
+  const lease_model *model = find_lease(&c->read.lease);
+  while (taken < bytes && c->payload_left > 0) {
+    fuzz_check(c->region < TCP_REGIONS);
+    uint32_t block = model->blocks[items[c->item].position];
+    size_t at = block * TCP_STRIDE_BYTES + c->read.remote_head * head_bytes + c->offset;
+    fuzz_check(data[taken] == tcp_pattern(c->region, at));
+    taken++;
+    c->payload_left--;
+    c->offset++;
+    if (c->offset == c->read.heads * head_bytes) {
+      next_piece(c);
+    }
+  }
+  if (c->payload_left == 0) {
+    c->state = TRAILER;
+  }
+  return taken;
+}
+
+static void on_trailer(consumer *c, const uint8_t *body, size_t bytes)
+{
+  kvf_data_trailer trailer;
+  fuzz_check(kvf_data_trailer_decode(body, bytes, &trailer) == KVF_OK);
+  fuzz_check(trailer.read_id == c->read.read_id);
+  kvf_fence_entry entry = kvf_fence_load(tcp.table, c->read.lease.slot);
+  fuzz_check(trailer.word <= entry.word && trailer.word >= kvf_fence_word_live(c->read.lease.id));
+  c->answered++;
+  c->state = CHUNK;
+}
+
+static void on_frame(tcp_end *from, kvf_frame_type type, const uint8_t *body, size_t bytes)
+{
+  consumer *c = consumer_of(from);
+  c->out_bytes += KVF_FRAME_HEADER_BYTES + bytes;
+  if (c->state == CHALLENGE) {
+    fuzz_check(type == KVF_FRAME_DATA_CHALLENGE);
+    fuzz_check(kvf_data_challenge_decode(body, bytes, &c->challenge) == KVF_OK);
+    c->state = READY;
+  } else if (c->state == READY) {
+    kvf_data_ready ready;
+    fuzz_check(type == KVF_FRAME_DATA_READY && c->proved);
+    fuzz_check(kvf_data_ready_decode(body, bytes, &ready) == KVF_OK);
+    fuzz_check(memcmp(ready.proof, c->ready_proof, sizeof(ready.proof)) == 0);
+    c->state = CHUNK;
+  } else if (c->state == CHUNK) {
+    fuzz_check(type == KVF_FRAME_CHUNK);
+    on_chunk(c, body, bytes);
+  } else {
+    fuzz_check(c->state == TRAILER && type == KVF_FRAME_TRAILER);
+    on_trailer(c, body, bytes);
+  }
+}
 
 /* ---- what consumers send ---- */
 
@@ -101,15 +345,12 @@ static void send_hello(tcp_end *end)
   consumer *c = consumer_of(end);
   uint8_t choice = fuzz_u8(&tape);
   kvf_key key = tcp.session_key;
-  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
-  size_t bytes = 0;
   kvf_data_hello hello = {.session_id = TCP_SESSION_ID};
   key.data[0] ^= c->has_key ? 0 : 1;
   hello.session_id += (choice & 0xf0) == 0xf0 ? 1 : 0;
   fuzz_check(kvf_data_hello_proof(&key, &c->challenge, &hello, hello.proof) == KVF_OK);
-  fuzz_check(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes) == KVF_OK);
   bool good = c->has_key && c->state == READY && !c->broken && !c->proved && hello.session_id == TCP_SESSION_ID;
-  send_frame(end, KVF_FRAME_DATA_HELLO, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_DATA_HELLO, hello, &hello);
   if (good) {
     fuzz_check(kvf_data_ready_proof(&key, &c->challenge, &hello, c->ready_proof) == KVF_OK);
     c->proved = true;
@@ -158,11 +399,8 @@ static void send_read(tcp_end *end)
 
 static void send_cancel(tcp_end *end)
 {
-  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
-  size_t bytes = 0;
   kvf_data_cancel cancel = {.read_id = 1 + (fuzz_u8(&tape) & 7)};
-  fuzz_check(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes) == KVF_OK);
-  send_frame(end, KVF_FRAME_CANCEL, body, bytes);
+  TCP_SEND(send_frame, end, KVF_FRAME_CANCEL, cancel, &cancel);
 }
 
 static void connect_one(bool has_key)
@@ -250,7 +488,7 @@ static void step(void)
       connect_one(true);
       break;
     case 4:
-      served_next_state(&leases[fuzz_choose(&tape, LEASES)]);
+      next_state(&leases[fuzz_choose(&tape, LEASES)]);
       break;
     default:
       send_something(op - 5u);
@@ -266,7 +504,7 @@ static void check_conn(const kvf_tcp_conn *conn)
   if (end != NULL) {
     const consumer *c = &consumers[end - tcp.ends];
     fuzz_check(!conn->is_trusted || c->proved);
-    fuzz_check(c->proved || c->out_bytes <= STRANGER_OUT_BYTES_MAX);
+    fuzz_check(c->proved || c->out_bytes + end->received_bytes <= STRANGER_OUT_BYTES_MAX);
   }
   fuzz_check(conn->stream.out.capacity <= 512 + (conn->is_trusted ? KVF_TCP_COPIED_BYTES_MAX : 0u));
   fuzz_check(conn->stream.in.capacity <= (conn->is_trusted ? KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX : 128));
@@ -337,29 +575,17 @@ static bool turn(bool idle)
 
 /* ---- */
 
-static void run_tape(const uint8_t *data, size_t bytes)
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-  static const kvf_transport_host host = {.authorize = served_authorize};
+  static const kvf_transport_host host = {.authorize = authorize};
   tape = (fuzz_tape){.data = data, .bytes = bytes};
   closing_phase = 0;
   proved_count = 0;
-  served_init();
+  init_leases();
   tcp.turn = turn;
-  tcp.on_bytes = served_on_bytes;
+  tcp.on_frame = on_frame;
+  tcp.on_payload = on_payload;
   tcp_world_run(true, &host);
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
-{
-  static bool is_warm;
-  if (!is_warm) { /* what OpenSSL allocates once */
-    uint8_t digest[KVF_HASH_BYTES];
-    kvf_span span = {"", 0};
-    kvf_key key = {.data = "k", .bytes = 1};
-    fuzz_check(kvf_hmac(&key, &span, 1, digest) == KVF_OK && kvf_sha256(&span, 1, digest) == KVF_OK);
-    is_warm = true;
-  }
-  run_tape(data, bytes);
   return 0;
 }
 

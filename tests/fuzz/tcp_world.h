@@ -1,17 +1,18 @@
 /* The whole tcp transport in the fuzzer's thread: its data thread's loop runs as ever, and where it would wait for
  * events the target does the next thing on its tape. Sockets are pairs, time is a number. The calls that make it so are
- * replaced
- * (`wrap` in meson.build): epoll_wait, pthread_create, pthread_join, clock_gettime, and the transport's own
+ * replaced (`wrap` in meson.build): epoll_wait, pthread_create, pthread_join, clock_gettime, and the transport's own
  * kvf_socket_listen, kvf_socket_accept, kvf_socket_connect. */
 #ifndef KVF_TESTS_FUZZ_TCP_WORLD_H
 #define KVF_TESTS_FUZZ_TCP_WORLD_H
 
 #include "fuzz.h"
 #include "transport/tcp/common.h"
+#include "wire/data_message.h"
 #include "wire/frame.h"
 
 #define TCP_ENDS_MAX 6
-#define TCP_REGIONS 3 /* two of group 0, one of group 1 */
+#define TCP_FRAME_BYTES_MAX 4096 /* that the transport sends */
+#define TCP_REGIONS 3            /* two of group 0, one of group 1 */
 #define TCP_BLOCKS 8
 #define TCP_BLOCK_BYTES 128u
 #define TCP_STRIDE_BYTES 160u
@@ -21,10 +22,12 @@
 
 /* The other end of a connection of the transport's. */
 typedef struct tcp_end {
-  int fd;         /* ours; -1: not in use */
-  int product_fd; /* theirs, while they have it */
-  bool is_deaf;   /* reads nothing for now */
-  bool is_closed; /* the transport has closed it; what it had sent has been read */
+  int fd;                                /* ours; -1: not in use */
+  int product_fd;                        /* theirs, while they have it */
+  bool is_deaf;                          /* reads nothing for now */
+  bool is_closed;                        /* the transport has closed it; what it had sent has been read */
+  uint8_t received[TCP_FRAME_BYTES_MAX]; /* a part of a frame */
+  size_t received_bytes;
 } tcp_end;
 
 typedef struct tcp_world {
@@ -42,7 +45,9 @@ typedef struct tcp_world {
   /* The target's. turn(): the transport would wait; false: it is over, all links have been disconnected. `idle`:
    * nothing was there for it to do. */
   bool (*turn)(bool idle);
-  void (*on_bytes)(tcp_end *from, const uint8_t *data, size_t bytes);
+  void (*on_frame)(tcp_end *from, kvf_frame_type type, const uint8_t *body, size_t bytes);
+  /* Takes what is in no frame, and says how much of it that was; NULL: all is in frames. */
+  size_t (*on_payload)(tcp_end *from, const uint8_t *data, size_t bytes);
   /* The transport has connected: this is the other end. */
   void (*on_connect)(tcp_end *end);
 } tcp_world;
@@ -58,6 +63,14 @@ tcp_end *tcp_dial(void);
 /* Sends what the kernel takes; returns how much that was. */
 size_t tcp_send_bytes(tcp_end *end, const void *data, size_t bytes);
 size_t tcp_send_frame(tcp_end *end, kvf_frame_type type, const void *body, size_t bytes);
+/* Encodes a message and gives it to `send`, which may be a function of the target's. */
+#define TCP_SEND(send, end, type, name, message)                                                       \
+  do {                                                                                                 \
+    uint8_t encoded[KVF_DATA_HELLO_BYTES_MAX];                                                         \
+    size_t encoded_bytes = 0;                                                                          \
+    fuzz_check(kvf_data_##name##_encode(message, encoded, sizeof(encoded), &encoded_bytes) == KVF_OK); \
+    send(end, type, encoded, encoded_bytes);                                                           \
+  } while (0)
 void tcp_hang_up(tcp_end *end);
 /* The end of this connection of the transport's; NULL: none. */
 tcp_end *tcp_end_of(int product_fd);

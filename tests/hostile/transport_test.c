@@ -1,8 +1,8 @@
-/* Whole nodes on a transport that fails in every way it may (tests/conformance/fault_transport.h). P1 to P4 for each
- * load, whatever the transport says and however late; loads succeed again when the faults end; nothing is left. */
+/* Whole nodes on a transport that fails in every way it may (tests/sides/faults.h). P1 to P4 for each load, whatever the
+ * transport says and however late; loads succeed again when the faults end; nothing is left. */
 
-#include "../conformance/fault_transport.h"
 #include "../sanitizer.h"
+#include "../sides/faults.h"
 #include "../with_ucx.h"
 #include "base/prng.h"
 #include "pair.h"
@@ -12,6 +12,10 @@
 #define ROUNDS_SLOW 30
 #define SLACK_BYTES 65536
 #define QUARANTINE 0x77
+
+extern const kvf_transport_ops __real_kvf_transport_local;
+extern const kvf_transport_ops __real_kvf_transport_tcp;
+extern const kvf_transport_ops __real_kvf_transport_ucx;
 
 static const char *transports;
 static uint32_t rounds;
@@ -229,6 +233,9 @@ static void warm_up(void)
 int main(int argc, char **argv)
 {
   transports = argc > 1 ? argv[1] : "tcp";
+  fault_inner_local = &__real_kvf_transport_local;
+  fault_inner_tcp = &__real_kvf_transport_tcp;
+  fault_inner_ucx = &__real_kvf_transport_ucx;
   bool has_ucx = strstr(transports, "ucx") != NULL;
   rounds = SANITIZED || has_ucx ? ROUNDS_SLOW : ROUNDS;
   if (has_ucx && with_ucx() != 0) {

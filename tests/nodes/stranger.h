@@ -1,9 +1,9 @@
 /* Somebody who connects to a node's control port and speaks its protocol, well or badly. Each call fails the test if it
- * takes longer than ten seconds. Bytes and frames are sent and received by ../unit/transport/tcp_peer.h. */
+ * takes longer than ten seconds. Bytes and frames are sent and received by ../sides/tcp_peer.h. */
 #ifndef KVF_TESTS_STRANGER_H
 #define KVF_TESTS_STRANGER_H
 
-#include "../unit/transport/tcp_peer.h"
+#include "../sides/tcp_peer.h"
 #include "kvferry/kvferry.h"
 #include "wire/handshake_message.h"
 #include "wire/rank_record.h"

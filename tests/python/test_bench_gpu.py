@@ -1,8 +1,7 @@
-"""What bench/gpu/report.py computes, and that NIXL's side of it copies what it says: in host memory here."""
+"""What bench/gpu/gpu_report.py computes, and that NIXL's side of it copies what it says: in host memory here."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -14,16 +13,11 @@ import pytest
 BENCH = Path(__file__).resolve().parents[2] / "bench/gpu"
 
 
-def load(name: str) -> Any:
-    """By its file: there are other modules of these names."""
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", BENCH / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.append(str(BENCH))
 
+import gpu_report as report  # noqa: E402
+import nixl_gpu  # noqa: E402
 
-report, nixl_side = load("report"), load("nixl_side")
 SHAPE = {"case": "local/a", "layers": 2, "block_bytes": [4096, 576], "pool_blocks": 50, "blocks": 40, "pieces": 160, "bytes": 373760}
 SINGLE = {"case": "local/b", "layers": 1, "block_bytes": [4096, 0], "pool_blocks": 3, "blocks": 1, "pieces": 1, "bytes": 4096}
 
@@ -31,7 +25,7 @@ SINGLE = {"case": "local/b", "layers": 1, "block_bytes": [4096, 0], "pool_blocks
 
 
 def test_nixl_reads_and_writes() -> None:
-    command = [sys.executable, str(BENCH / "nixl_side.py"), json.dumps([SHAPE, SINGLE]), "600", "host"]
+    command = [sys.executable, str(BENCH / "nixl_gpu.py"), json.dumps([SHAPE, SINGLE]), "600", "host"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(row["case"], row["impl"]) for row in rows] == [
@@ -43,10 +37,10 @@ def test_nixl_reads_and_writes() -> None:
 @pytest.mark.parametrize("lost", ["READ", "WRITE"])
 def test_a_transfer_of_nixl_s_that_does_nothing_is_seen(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(nixl_side, "DEVICE", "cpu")
-    offsets, sizes, size = nixl_side.layout(SHAPE)
-    pool, theirs = torch.full((size,), nixl_side.CLEAR, dtype=torch.uint8), nixl_side.pattern(torch, size)
-    local, remote = (nixl_side.indices(SHAPE, ids) for ids in (nixl_side.np.arange(40), nixl_side.np.arange(40)[::-1]))
+    monkeypatch.setattr(nixl_gpu, "DEVICE", "cpu")
+    offsets, sizes, size = nixl_gpu.layout(SHAPE)
+    pool, theirs = torch.full((size,), nixl_gpu.CLEAR, dtype=torch.uint8), nixl_gpu.pattern(torch, size)
+    local, remote = (nixl_gpu.indices(SHAPE, ids) for ids in (nixl_gpu.np.arange(40), nixl_gpu.np.arange(40)[::-1]))
 
     def copy(how: str) -> None:
         for ours, their in zip(local, remote) if how != lost else ():
@@ -55,7 +49,7 @@ def test_a_transfer_of_nixl_s_that_does_nothing_is_seen(lost: str, monkeypatch: 
             to[at : at + n] = source[begin : begin + n]
 
     with pytest.raises(RuntimeError, match="wrong bytes"):
-        nixl_side.verify(torch, pool, SHAPE, local, remote, copy)
+        nixl_gpu.verify(torch, pool, SHAPE, local, remote, copy)
 
 
 # ---- the report ----

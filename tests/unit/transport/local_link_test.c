@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "node.h"
+#include "../../sides/side.h"
 #include "test.h"
 #include "transport/local/local.h"
 
@@ -43,8 +43,8 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
 
 /* One node that is its own peer. */
 typedef struct test_scene {
-  side node;
-  node_introduction introduction;
+  side one;
+  side_introduction introduction;
   kvf_local_description *head; /* in the introduction */
 } test_scene;
 
@@ -52,21 +52,21 @@ static test_scene scene;
 
 static int scene_open(__attribute__((unused)) void **state)
 {
-  const node_shape shape = node_shape_simple(4, 4096);
+  const side_shape shape = side_shape_simple(4, 4096);
   memset(&scene, 0, sizeof(scene));
   atomic_store(&fake_error, 0);
   atomic_store(&stick, 0);
   (void)sem_init(&stuck, 0, 0);
   (void)sem_init(&go, 0, 0);
-  node_open(&scene.node, ops, &shape, 1);
-  node_introduce(&scene.node, &scene.introduction);
+  side_open(&scene.one, ops, &shape, 1);
+  side_introduce(&scene.one, &scene.introduction);
   scene.head = (void *)scene.introduction.description;
   return 0;
 }
 
 static int scene_close(__attribute__((unused)) void **state)
 {
-  node_close(&scene.node);
+  side_close(&scene.one);
   return 0;
 }
 
@@ -74,18 +74,16 @@ static int scene_close(__attribute__((unused)) void **state)
 
 static void assert_refused(kvf_status expected, const char *line)
 {
-  const kvf_link_spec spec = node_spec(&scene.introduction);
+  const kvf_link_spec spec = side_spec(&scene.introduction);
   kvf_link *link = NULL;
-  assert_int_equal(node_connect(&scene.node, &spec, &link), expected);
-  if (!node_has_logged(&scene.node, line)) {
-    fail_msg("\"%s\" is not \"%s\"", scene.node.lines[0], line);
+  assert_int_equal(side_connect(&scene.one, &spec, &link), expected);
+  if (!side_has_logged(&scene.one, line)) {
+    fail_msg("\"%s\" is not \"%s\"", scene.one.lines[0], line);
   }
   assert_non_null(link);
-  kvf_transfer read = node_read(&scene.node); /* an eager caller's */
   const kvf_transfer_item item = {0};
-  read.items = &item;
-  read.items_count = 1;
-  assert_int_equal(node_read_now(&scene.node, link, &read).status, expected);
+  const kvf_transfer read = side_read(&scene.one, &(kvf_lease){0}, &item, 1); /* an eager caller's */
+  assert_int_equal(side_read_now(&scene.one, link, &read).status, expected);
   ops->disconnect(link);
 }
 
@@ -145,41 +143,41 @@ SCENE_TEST(other_layouts)
 
 SCENE_TEST(no_memory_here)
 {
-  ops->clear_memory(scene.node.transport);
+  ops->clear_memory(scene.one.transport);
   assert_refused(KVF_TRANSFER_SETUP, "no memory is registered here");
 }
 
 SCENE_TEST(more_than_a_description_can_hold)
 {
-  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link_spec spec = side_spec(&scene.introduction);
   kvf_link *link = (void *)&scene;
   spec.description_bytes = KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1;
-  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.one.transport, &spec, &link), KVF_TRANSFER_SETUP);
   assert_null(link);
   spec.description_bytes = 100;
   spec.remote_count = KVF_REGIONS_MAX + 1;
-  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.one.transport, &spec, &link), KVF_TRANSFER_SETUP);
   spec.remote_count = 0;
-  assert_int_equal(ops->connect(scene.node.transport, &spec, &link), KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->connect(scene.one.transport, &spec, &link), KVF_TRANSFER_SETUP);
 }
 
 SCENE_TEST(disconnected_before_it_was_checked)
 {
-  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link_spec spec = side_spec(&scene.introduction);
   for (int i = 0; i < 200; i++) {
     kvf_link *link = NULL;
-    assert_int_equal(node_begin_connect(&scene.node, &spec, &link), KVF_OK);
+    assert_int_equal(side_begin_connect(&scene.one, &spec, &link), KVF_OK);
     ops->disconnect(link);
   }
-  ops->disconnect(node_connect_ok(&scene.node, &scene.introduction));
+  ops->disconnect(side_connect_ok(&scene.one, &scene.introduction));
 }
 
 static kvf_link *connect_stuck(void)
 {
-  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link_spec spec = side_spec(&scene.introduction);
   kvf_link *link = NULL;
   atomic_store(&stick, 1);
-  assert_int_equal(node_begin_connect(&scene.node, &spec, &link), KVF_OK);
+  assert_int_equal(side_begin_connect(&scene.one, &spec, &link), KVF_OK);
   (void)sem_wait(&stuck);
   return link;
 }
@@ -188,10 +186,10 @@ static kvf_link *connect_stuck(void)
 SCENE_TEST(a_stuck_check_delays_no_other_peer)
 {
   kvf_link *link = connect_stuck();
-  kvf_link *healthy = node_connect_ok(&scene.node, &scene.introduction);
+  kvf_link *healthy = side_connect_ok(&scene.one, &scene.introduction);
   ops->disconnect(healthy);
   (void)sem_post(&go);
-  assert_int_equal(node_wait_up(&scene.node, link), KVF_OK);
+  assert_int_equal(side_wait_up(&scene.one, link), KVF_OK);
   ops->disconnect(link);
 }
 
@@ -199,7 +197,7 @@ SCENE_TEST(a_stuck_check_delays_no_other_peer)
 SCENE_TEST(a_stuck_check_is_left_behind)
 {
   ops->disconnect(connect_stuck());
-  node_close(&scene.node); /* which frees the transport */
+  side_close(&scene.one); /* which frees the transport */
   (void)sem_post(&go);
   sleep_us(100000); /* it ends, and touches nothing that has gone: the sanitizers look */
   (void)scene_open(NULL);
@@ -209,41 +207,38 @@ SCENE_TEST(a_stuck_check_is_left_behind)
 SCENE_TEST(stuck_checks_of_one_process_are_bounded)
 {
   kvf_link *links[KVF_LOCAL_CHECKS_OF_ONE_MAX];
-  kvf_link_spec spec = node_spec(&scene.introduction);
+  kvf_link_spec spec = side_spec(&scene.introduction);
   kvf_link *another = NULL;
   for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
     links[i] = connect_stuck();
   }
   atomic_store(&calls, 0);
-  assert_int_equal(node_begin_connect(&scene.node, &spec, &another), KVF_OK);
+  assert_int_equal(side_begin_connect(&scene.one, &spec, &another), KVF_OK);
   sleep_us(100000);
   assert_int_equal(atomic_load(&calls), 0); /* it waits for one of these */
   for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
     (void)sem_post(&go);
   }
   for (uint32_t i = 0; i < KVF_LOCAL_CHECKS_OF_ONE_MAX; i++) {
-    assert_int_equal(node_wait_up(&scene.node, links[i]), KVF_OK);
+    assert_int_equal(side_wait_up(&scene.one, links[i]), KVF_OK);
     ops->disconnect(links[i]);
   }
-  assert_int_equal(node_wait_up(&scene.node, another), KVF_OK);
+  assert_int_equal(side_wait_up(&scene.one, another), KVF_OK);
   ops->disconnect(another);
 }
 
 /* How many system calls a read takes over a new link. */
 static int calls_of_a_read(uint64_t lease_id)
 {
-  kvf_link *link = node_connect_ok(&scene.node, &scene.introduction);
-  kvf_transfer read = node_read(&scene.node);
+  kvf_link *link = side_connect_ok(&scene.one, &scene.introduction);
   const kvf_transfer_item item = {0, 0, 0, 1};
-  read.lease = node_publish(&scene.node, lease_id)->lease;
-  read.items = &item;
-  read.items_count = 1;
+  const kvf_transfer read = side_read(&scene.one, &side_publish(&scene.one, lease_id)->lease, &item, 1);
   atomic_store(&calls, 0);
-  kvf_read_result result = node_read_now(&scene.node, link, &read);
+  kvf_read_result result = side_read_now(&scene.one, link, &read);
   int needed = atomic_load(&calls);
   assert_int_equal(result.status, KVF_OK);
   assert_int_equal(result.bytes, 4096);
-  assert_memory_equal(&result.sample.head.incarnation, &scene.node.incarnation, sizeof(kvf_incarnation));
+  assert_memory_equal(&result.sample.head.incarnation, &scene.one.incarnation, sizeof(kvf_incarnation));
   assert_int_equal(result.sample.entry.word, kvf_fence_word_live(lease_id));
   ops->disconnect(link);
   return needed;
@@ -254,7 +249,7 @@ SCENE_TEST(a_fence_table_that_can_be_mapped_is)
   assert_int_equal(calls_of_a_read(3), 1);
   scene.head->table_fd = 1u << 30;
   assert_int_equal(calls_of_a_read(4), 3);
-  scene.head->table_fd = (uint32_t)scene.node.table_fd;
+  scene.head->table_fd = (uint32_t)scene.one.table_fd;
   assert_int_equal(calls_of_a_read(5), 1);
   scene.head->has_table_fd = 0;
   assert_int_equal(calls_of_a_read(6), 3);

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "../../allocation.h"
-#include "node.h"
+#include "../../sides/side.h"
 #include "test.h"
 #include "transport/local/local.h"
 
@@ -61,10 +61,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 
 /* One node that is its own peer, with one worker: it reads its lower blocks into its upper ones. */
 typedef struct test_scene {
-  side node;
-  node_introduction introduction;
+  side one;
+  side_introduction introduction;
   kvf_link *link;
-  node_lease *lease;
+  side_lease *lease;
   kvf_transfer_item items[BLOCKS / 2];
 } test_scene;
 
@@ -72,10 +72,10 @@ static test_scene scene;
 
 static int scene_open_with(uint32_t spin_us)
 {
-  const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
+  const side_shape shape = side_shape_simple(BLOCKS, BLOCK_BYTES);
   tester = pthread_self();
   memset(&scene, 0, sizeof(scene));
-  kvf_transport_config config = node_config();
+  kvf_transport_config config = side_config();
   atomic_store(&hold, false);
   (void)allocation_stop();
   atomic_store(&no_process, false);
@@ -83,10 +83,10 @@ static int scene_open_with(uint32_t spin_us)
   (void)sem_init(&go, 0, 0);
   config.copy_threads = 1;
   config.spin_us = spin_us;
-  node_open_with(&scene.node, ops, &shape, 1, &config);
-  node_introduce(&scene.node, &scene.introduction);
-  scene.link = node_connect_ok(&scene.node, &scene.introduction);
-  scene.lease = node_publish(&scene.node, 3);
+  side_open_with(&scene.one, ops, &shape, 1, &config);
+  side_introduce(&scene.one, &scene.introduction);
+  scene.link = side_connect_ok(&scene.one, &scene.introduction);
+  scene.lease = side_publish(&scene.one, 3);
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
     scene.items[i] = (kvf_transfer_item){0, i, i, BLOCKS / 2 + i};
   }
@@ -112,7 +112,7 @@ static int scene_close(__attribute__((unused)) void **state)
     (void)sem_post(&go); /* what a test that has failed still holds */
   }
   ops->disconnect(scene.link);
-  node_close(&scene.node);
+  side_close(&scene.one);
   atomic_store(&clock_ns, 0);
   return 0;
 }
@@ -122,16 +122,12 @@ static int scene_close(__attribute__((unused)) void **state)
 /* Block i of the scene. */
 static kvf_transfer read_of(uint32_t i)
 {
-  kvf_transfer read = node_read(&scene.node);
-  read.lease = scene.lease->lease;
-  read.items = &scene.items[i];
-  read.items_count = 1;
-  return read;
+  return side_read(&scene.one, &scene.lease->lease, &scene.items[i], 1);
 }
 
 static bool is_copied(uint32_t i)
 {
-  return memcmp(node_block(&scene.node, 0, i), node_block(&scene.node, 0, BLOCKS / 2 + i), BLOCK_BYTES) == 0;
+  return memcmp(side_block(&scene.one, 0, i), side_block(&scene.one, 0, BLOCKS / 2 + i), BLOCK_BYTES) == 0;
 }
 
 /* Starts a read of block 0 and returns when its copy is in the system call. */
@@ -151,31 +147,28 @@ SCENE_TEST(a_waiting_read_is_cancelled_though_the_worker_is_stuck)
   const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
   ops->cancel(scene.link, waiting.id);
-  kvf_read_result result = node_wait(&scene.node, waiting.id);
+  kvf_read_result result = side_wait(&scene.one, waiting.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, 0);
-  assert_false(node_is_done(&scene.node, stuck.id));
+  assert_false(side_is_done(&scene.one, stuck.id));
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_OK);
   assert_true(is_copied(0));
   assert_false(is_copied(1));
 }
 
 SCENE_TEST(a_copy_that_is_cancelled_ends_after_its_call)
 {
-  kvf_transfer read = node_read(&scene.node);
-  read.lease = scene.lease->lease;
-  read.items = scene.items;
-  read.items_count = 4; /* two calls of 1 MiB */
+  kvf_transfer read = side_read(&scene.one, &scene.lease->lease, scene.items, 4); /* two calls of 1 MiB */
   atomic_store(&hold, true);
   ops->read(scene.link, &read);
   (void)sem_wait(&held);
   atomic_store(&hold, false);
   ops->cancel(scene.link, read.id);
   sleep_us(1000);
-  assert_false(node_is_done(&scene.node, read.id)); /* it is still writing */
+  assert_false(side_is_done(&scene.one, read.id)); /* it is still writing */
   (void)sem_post(&go);
-  kvf_read_result result = node_wait(&scene.node, read.id);
+  kvf_read_result result = side_wait(&scene.one, read.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, 2 * BLOCK_BYTES);
   assert_true(is_copied(1));
@@ -189,13 +182,13 @@ SCENE_TEST(a_small_read_does_not_hold_its_caller)
   small.small = true;
   atomic_store(&hold, true);
   ops->read(scene.link, &small);
-  assert_false(ops->assist(scene.node.transport));
+  assert_false(ops->assist(scene.one.transport));
   (void)sem_wait(&held);
-  assert_false(ops->assist(scene.node.transport));
-  assert_false(node_is_done(&scene.node, small.id));
+  assert_false(ops->assist(scene.one.transport));
+  assert_false(side_is_done(&scene.one, small.id));
   atomic_store(&hold, false);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, small.id).status, KVF_OK);
   assert_true(is_copied(1));
 }
 
@@ -211,18 +204,18 @@ SCENE_TEST(small_reads_come_first)
   (void)sem_post(&go);
   (void)sem_wait(&held); /* the second copy */
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_OK);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
-  assert_false(node_is_done(&scene.node, bulk.id));
+  assert_int_equal(side_wait(&scene.one, small.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_OK);
+  assert_false(side_is_done(&scene.one, bulk.id));
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, bulk.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, bulk.id).status, KVF_OK);
 }
 
 /* ---- workers that are stuck ---- */
 
 static void assert_workers(uint32_t running, uint32_t stuck)
 {
-  kvf_local *local = kvf_local_of(scene.node.transport);
+  kvf_local *local = kvf_local_of(scene.one.transport);
   bool as_expected = false;
   for (int i = 0; i < 10000 && !as_expected; i++) {
     sleep_us(1000);
@@ -236,22 +229,22 @@ static void assert_workers(uint32_t running, uint32_t stuck)
 /* P2: the one worker there is does not come back from the memory of one peer. */
 SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
 {
-  kvf_link *healthy = node_connect_ok(&scene.node, &scene.introduction);
+  kvf_link *healthy = side_connect_ok(&scene.one, &scene.introduction);
   const kvf_transfer stuck = hold_worker();
   const kvf_transfer behind = read_of(1);
   ops->read(scene.link, &behind);
   for (int i = 0; i < 20; i++) {
     const kvf_transfer read = read_of(2);
-    assert_int_equal(node_read_now(&scene.node, healthy, &read).status, KVF_OK);
+    assert_int_equal(side_read_now(&scene.one, healthy, &read).status, KVF_OK);
   }
   assert_true(is_copied(2));
   assert_workers(1, 1);
-  assert_true(node_has_logged(&scene.node, ": its reads wait"));
-  assert_false(node_is_done(&scene.node, stuck.id));
-  assert_false(node_is_done(&scene.node, behind.id)); /* it takes no second worker */
+  assert_true(side_has_logged(&scene.one, ": its reads wait"));
+  assert_false(side_is_done(&scene.one, stuck.id));
+  assert_false(side_is_done(&scene.one, behind.id)); /* it takes no second worker */
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
-  assert_int_equal(node_wait(&scene.node, behind.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, behind.id).status, KVF_OK);
   assert_workers(1, 0);
   ops->disconnect(healthy);
 }
@@ -259,11 +252,8 @@ SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
 /* What counts is how long nothing comes, not how large the read is. */
 SCENE_TEST(a_slow_worker_is_not_stuck)
 {
-  kvf_link *other = node_connect_ok(&scene.node, &scene.introduction);
-  kvf_transfer slow = node_read(&scene.node);
-  slow.lease = scene.lease->lease;
-  slow.items = scene.items;
-  slow.items_count = 4; /* two calls of 1 MiB */
+  kvf_link *other = side_connect_ok(&scene.one, &scene.introduction);
+  kvf_transfer slow = side_read(&scene.one, &scene.lease->lease, scene.items, 4); /* two calls of 1 MiB */
   const kvf_transfer behind = read_of(1);
   atomic_store(&clock_ns, KVF_NS_PER_S);
   atomic_store(&hold, true);
@@ -278,9 +268,9 @@ SCENE_TEST(a_slow_worker_is_not_stuck)
   assert_workers(1, 0);
   atomic_store(&hold, false);
   atomic_store(&clock_ns, KVF_NS_PER_S + 91 * KVF_NS_PER_MS);
-  assert_int_equal(node_wait(&scene.node, behind.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, behind.id).status, KVF_OK);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, slow.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, slow.id).status, KVF_OK);
   ops->disconnect(other);
 }
 
@@ -292,7 +282,7 @@ SCENE_TEST(stuck_workers_of_one_process_are_bounded)
   kvf_transfer reads[LINKS];
   atomic_store(&hold, true);
   for (uint32_t i = 0; i < LINKS; i++) {
-    links[i] = node_connect_ok(&scene.node, &scene.introduction);
+    links[i] = side_connect_ok(&scene.one, &scene.introduction);
     reads[i] = read_of(i);
     ops->read(links[i], &reads[i]);
   }
@@ -303,7 +293,7 @@ SCENE_TEST(stuck_workers_of_one_process_are_bounded)
     (void)sem_post(&go);
   }
   for (uint32_t i = 0; i < LINKS; i++) {
-    assert_int_equal(node_wait(&scene.node, reads[i].id).status, KVF_OK);
+    assert_int_equal(side_wait(&scene.one, reads[i].id).status, KVF_OK);
     ops->disconnect(links[i]);
   }
   assert_workers(1, 0);
@@ -314,7 +304,7 @@ TEST_WITH(a_worker_that_polls_sees_what_is_posted, scene_open_polling, scene_clo
 {
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
     const kvf_transfer read = read_of(i);
-    assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_OK);
+    assert_int_equal(side_read_now(&scene.one, scene.link, &read).status, KVF_OK);
     assert_true(is_copied(i));
     sleep_us(1000);
   }
@@ -327,9 +317,9 @@ SCENE_TEST(a_small_read_is_cancelled_while_it_waits)
   small.small = true;
   ops->read(scene.link, &small);
   ops->cancel(scene.link, small.id);
-  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_CANCELLED);
+  assert_int_equal(side_wait(&scene.one, small.id).status, KVF_CANCELLED);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK);
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_OK);
   assert_false(is_copied(1));
 }
 
@@ -345,32 +335,32 @@ SCENE_TEST(reads_for_which_there_is_no_memory_do_not_begin)
   (void)allocation_stop();
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(statuses[i], KVF_NO_MEMORY);
-    assert_false(node_is_done(&scene.node, reads[i].id));
-    assert_int_equal(node_read_now(&scene.node, scene.link, &reads[i]).status, KVF_OK);
+    assert_false(side_is_done(&scene.one, reads[i].id));
+    assert_int_equal(side_read_now(&scene.one, scene.link, &reads[i]).status, KVF_OK);
   }
 }
 
 SCENE_TEST(a_slot_past_the_table_is_no_lease)
 {
   kvf_transfer read = read_of(1);
-  read.lease.slot = NODE_SLOTS;
-  assert_int_equal(node_read_now(&scene.node, scene.link, &read).status, KVF_LEASE_UNKNOWN);
+  read.lease.slot = SIDE_SLOTS;
+  assert_int_equal(side_read_now(&scene.one, scene.link, &read).status, KVF_LEASE_UNKNOWN);
   assert_false(is_copied(1));
 }
 
 SCENE_TEST(a_link_does_not_outlive_the_memory_it_was_made_for)
 {
-  const kvf_transport_memory memory = {.regions = scene.node.regions,
+  const kvf_transport_memory memory = {.regions = scene.one.regions,
                                        .regions_count = 1,
-                                       .table = scene.node.table,
-                                       .table_slots = NODE_SLOTS,
-                                       .table_fd = scene.node.table_fd};
-  ops->clear_memory(scene.node.transport);
+                                       .table = scene.one.table,
+                                       .table_slots = SIDE_SLOTS,
+                                       .table_fd = scene.one.table_fd};
+  ops->clear_memory(scene.one.transport);
   const kvf_transfer without = read_of(1);
-  assert_int_equal(node_read_now(&scene.node, scene.link, &without).status, KVF_TRANSFER_SETUP);
-  assert_int_equal(ops->set_memory(scene.node.transport, &memory), KVF_OK);
+  assert_int_equal(side_read_now(&scene.one, scene.link, &without).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(ops->set_memory(scene.one.transport, &memory), KVF_OK);
   const kvf_transfer with_new = read_of(1);
-  assert_int_equal(node_read_now(&scene.node, scene.link, &with_new).status, KVF_TRANSFER_SETUP);
+  assert_int_equal(side_read_now(&scene.one, scene.link, &with_new).status, KVF_TRANSFER_SETUP);
   assert_false(is_copied(1));
 }
 
@@ -383,12 +373,12 @@ SCENE_TEST(disconnect_ends_all_and_waits_for_none)
   ops->read(scene.link, &waiting);
   ops->read(scene.link, &small);
   ops->disconnect(scene.link);
-  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_CANCELLED);
-  assert_int_equal(node_wait(&scene.node, small.id).status, KVF_CANCELLED);
-  assert_false(node_is_done(&scene.node, stuck.id));
+  assert_int_equal(side_wait(&scene.one, waiting.id).status, KVF_CANCELLED);
+  assert_int_equal(side_wait(&scene.one, small.id).status, KVF_CANCELLED);
+  assert_false(side_is_done(&scene.one, stuck.id));
   (void)sem_post(&go);
-  (void)node_wait(&scene.node, stuck.id);
-  scene.link = node_connect_ok(&scene.node, &scene.introduction);
+  (void)side_wait(&scene.one, stuck.id);
+  scene.link = side_connect_ok(&scene.one, &scene.introduction);
 }
 
 /* The process lives on, so that its memory can be read on as that of one that is just dying. */
@@ -398,14 +388,14 @@ SCENE_TEST(death_of_the_peer_ends_waiting_reads)
   const kvf_transfer stuck = hold_worker();
   const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
-  kvf_local_link_died(kvf_local_of(scene.node.transport), link);
-  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
-  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_PEER_DOWN);
+  kvf_local_link_died(kvf_local_of(scene.one.transport), link);
+  assert_int_equal(side_wait_down(&scene.one, scene.link), KVF_PEER_DOWN);
+  assert_int_equal(side_wait(&scene.one, waiting.id).status, KVF_PEER_DOWN);
   (void)sem_post(&go);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_OK); /* it had the memory in its hands */
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_OK); /* it had the memory in its hands */
   const kvf_transfer late = read_of(1);
-  assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_PEER_DOWN);
-  assert_true(node_has_logged(&scene.node, "has ended"));
+  assert_int_equal(side_read_now(&scene.one, scene.link, &late).status, KVF_PEER_DOWN);
+  assert_true(side_has_logged(&scene.one, "has ended"));
 }
 
 /* Or its loads would come back to it until their deadline, though another transport can do better. */
@@ -414,16 +404,16 @@ SCENE_TEST(memory_that_cannot_be_read_ends_the_link)
   const kvf_transfer stuck = hold_worker();
   const kvf_transfer waiting = read_of(1);
   ops->read(scene.link, &waiting);
-  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  assert_int_equal(mprotect(side_block(&scene.one, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
-  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait(&scene.node, stuck.id).status, KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait(&scene.node, waiting.id).status, KVF_TRANSFER_FAILED);
+  assert_int_equal(side_wait_down(&scene.one, scene.link), KVF_TRANSFER_FAILED);
+  assert_int_equal(side_wait(&scene.one, stuck.id).status, KVF_TRANSFER_FAILED);
+  assert_int_equal(side_wait(&scene.one, waiting.id).status, KVF_TRANSFER_FAILED);
   const kvf_transfer late = read_of(2);
-  assert_int_equal(node_read_now(&scene.node, scene.link, &late).status, KVF_TRANSFER_FAILED);
-  assert_true(node_has_logged(&scene.node, "cannot be read any more"));
-  kvf_local_link_died(kvf_local_of(scene.node.transport), kvf_local_link_of(scene.link)); /* is not told again */
-  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+  assert_int_equal(side_read_now(&scene.one, scene.link, &late).status, KVF_TRANSFER_FAILED);
+  assert_true(side_has_logged(&scene.one, "cannot be read any more"));
+  kvf_local_link_died(kvf_local_of(scene.one.transport), kvf_local_link_of(scene.link)); /* is not told again */
+  assert_int_equal(mprotect(side_block(&scene.one, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
 }
 
 /* Its memory has gone before its descriptors: nothing else says so. */
@@ -432,24 +422,24 @@ SCENE_TEST(process_without_memory_ends_the_link)
   atomic_store(&no_process, true);
   const kvf_transfer read = read_of(0);
   ops->read(scene.link, &read);
-  assert_int_equal(node_wait_down(&scene.node, scene.link), KVF_PEER_DOWN);
-  assert_int_equal(node_wait(&scene.node, read.id).status, KVF_PEER_DOWN);
+  assert_int_equal(side_wait_down(&scene.one, scene.link), KVF_PEER_DOWN);
+  assert_int_equal(side_wait(&scene.one, read.id).status, KVF_PEER_DOWN);
 }
 
 /* The fence says more of it than the memory does, and other reads of the link go on. */
 SCENE_TEST(memory_that_was_taken_back_ends_the_read_alone)
 {
-  node_lease *other = node_publish(&scene.node, 4);
+  side_lease *other = side_publish(&scene.one, 4);
   const kvf_transfer taken = hold_worker();
-  node_end(&scene.node, scene.lease);
-  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
+  side_end(&scene.one, scene.lease);
+  assert_int_equal(mprotect(side_block(&scene.one, 0, 0), BLOCK_BYTES, PROT_NONE), 0);
   (void)sem_post(&go);
-  kvf_read_result result = node_wait(&scene.node, taken.id);
+  kvf_read_result result = side_wait(&scene.one, taken.id);
   assert_int_equal(result.status, KVF_OK);
-  const kvf_fence_claim claim = node_claim(&scene.introduction, scene.lease);
+  const kvf_fence_claim claim = side_claim(&scene.introduction, scene.lease);
   assert_int_equal(kvf_fence_check(&result.sample, &claim), KVF_LEASE_EXPIRED);
   kvf_transfer good = read_of(1);
   good.lease = other->lease;
-  assert_int_equal(node_read_now(&scene.node, scene.link, &good).status, KVF_OK);
-  assert_int_equal(mprotect(node_block(&scene.node, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
+  assert_int_equal(side_read_now(&scene.one, scene.link, &good).status, KVF_OK);
+  assert_int_equal(mprotect(side_block(&scene.one, 0, 0), BLOCK_BYTES, PROT_READ | PROT_WRITE), 0);
 }

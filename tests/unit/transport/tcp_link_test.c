@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tcp_consumer.h"
+#include "../../sides/tcp_peer.h"
 #include "test.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
@@ -13,93 +13,84 @@ static tcp_consumer *consumer;
 
 static int open_patient(__attribute__((unused)) void **state)
 {
-  consumer = consumer_open(5000);
+  consumer = tcp_consumer_open(5000);
   return 0;
 }
 
 static int open_impatient(__attribute__((unused)) void **state)
 {
-  consumer = consumer_open(100);
+  consumer = tcp_consumer_open(100);
   return 0;
 }
 
 static int scene_close(__attribute__((unused)) void **state)
 {
-  consumer_close(consumer);
+  tcp_consumer_close(consumer);
   return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, open_patient, scene_close)
 
-static bool is_told_up(void)
-{
-  side *node = &consumer->node;
-  (void)pthread_mutex_lock(&node->lock);
-  bool told = node->links[consumer->user].up_told;
-  (void)pthread_mutex_unlock(&node->lock);
-  return told;
-}
-
 SET_TEST(a_link_is_up_when_both_ends_are_proved)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   kvf_data_ready ready = peer_challenge(consumer->fd, &consumer->spec);
   sleep_us(20000);
-  assert_false(is_told_up());
+  assert_string_equal(side_link(&consumer->one, consumer->user).events, "");
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_OK);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_OK);
 }
 
 SET_TEST(nobody_listens)
 {
   (void)close(consumer->listener);
   consumer->listener = -1;
-  consumer_connect(consumer);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
-  assert_true(node_has_logged(&consumer->node, "cannot connect: Connection refused"));
+  tcp_consumer_connect(consumer);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_PEER_DOWN);
+  assert_true(side_has_logged(&consumer->one, "cannot connect: Connection refused"));
 }
 
 TEST_WITH(a_silent_producer_is_given_up, open_impatient, scene_close)
 {
   uint64_t begun_ns = now_ns();
-  consumer_connect(consumer);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_TIMEOUT);
+  tcp_consumer_connect(consumer);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_HANDSHAKE_TIMEOUT);
   assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
-  assert_true(node_has_logged(&consumer->node, "no handshake in 100 ms"));
+  assert_true(side_has_logged(&consumer->one, "no handshake in 100 ms"));
 }
 
 TEST_WITH(a_producer_that_does_not_answer_the_proof_is_given_up, open_impatient, scene_close)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   (void)peer_challenge(consumer->fd, &consumer->spec);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_TIMEOUT);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_HANDSHAKE_TIMEOUT);
   peer_expect_closed(consumer->fd);
 }
 
 SET_TEST(a_producer_that_hangs_up_first_is_down)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   (void)close(peer_accept(consumer->listener));
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PEER_DOWN);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_PEER_DOWN);
 }
 
 SET_TEST(a_producer_that_hangs_up_on_the_proof_has_refused)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_challenge(consumer->fd, &consumer->spec);
   assert_int_equal(shutdown(consumer->fd, SHUT_WR), 0);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_HANDSHAKE_REFUSED);
 }
 
 static void expect_protocol_error(const char *line)
 {
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_PROTOCOL);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_PROTOCOL);
   peer_expect_closed(consumer->fd);
-  assert_true(node_has_logged(&consumer->node, line));
-  assert_true(node_has_logged(&consumer->node, "peer 127.0.0.1:"));
+  assert_true(side_has_logged(&consumer->one, line));
+  assert_true(side_has_logged(&consumer->one, "peer 127.0.0.1:"));
   ops->disconnect(consumer->link);
   consumer->link = NULL;
   (void)close(consumer->fd);
@@ -108,22 +99,22 @@ static void expect_protocol_error(const char *line)
 
 SET_TEST(nonsense_in_the_handshake_ends_it)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send(consumer->fd, "SSH-2.0-OpenSSH_9.2\r\n", 21);
   expect_protocol_error("not a frame");
 
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, NULL, 0);
   expect_protocol_error("unexpected frame data_ready");
 
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_CHALLENGE, "short", 5);
   expect_protocol_error("malformed data_challenge");
 
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   (void)peer_challenge(consumer->fd, &consumer->spec);
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, "x", 1);
@@ -133,38 +124,38 @@ SET_TEST(nonsense_in_the_handshake_ends_it)
 /* P8: somebody else has taken the producer's port. No READ, and so no lease's token, goes to him. */
 SET_TEST(a_producer_without_the_session_key_gets_no_read)
 {
-  consumer_connect(consumer);
+  tcp_consumer_connect(consumer);
   consumer->fd = peer_accept(consumer->listener);
   kvf_data_ready ready = peer_challenge(consumer->fd, &consumer->spec);
   ready.proof[0] ^= 1;
   peer_send_frame(consumer->fd, KVF_FRAME_DATA_READY, &ready, sizeof(ready));
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_HANDSHAKE_REFUSED);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_HANDSHAKE_REFUSED);
   peer_expect_closed(consumer->fd);
-  assert_true(node_has_logged(&consumer->node, "has not proved the session's key"));
+  assert_true(side_has_logged(&consumer->one, "has not proved the session's key"));
 }
 
 SET_TEST(a_link_that_was_up_fails_once)
 {
-  consumer_link(consumer);
+  tcp_consumer_link(consumer);
   (void)close(consumer->fd);
   consumer->fd = -1;
-  assert_int_equal(node_wait_down(&consumer->node, consumer->link), KVF_PEER_DOWN);
-  assert_true(node_has_logged(&consumer->node, "closed by the producer"));
+  assert_int_equal(side_wait_down(&consumer->one, consumer->link), KVF_PEER_DOWN);
+  assert_true(side_has_logged(&consumer->one, "closed by the producer"));
 }
 
 SET_TEST(unasked_chunks_end_the_link)
 {
-  consumer_link(consumer);
+  tcp_consumer_link(consumer);
   peer_send_chunk(consumer->fd, 3, KVF_OK, 4096);
-  assert_int_equal(node_wait_down(&consumer->node, consumer->link), KVF_PROTOCOL);
+  assert_int_equal(side_wait_down(&consumer->one, consumer->link), KVF_PROTOCOL);
   peer_expect_closed(consumer->fd);
-  assert_true(node_has_logged(&consumer->node, "a chunk that is not the next one"));
+  assert_true(side_has_logged(&consumer->one, "a chunk that is not the next one"));
 }
 
 SET_TEST(disconnect_is_legal_at_any_time)
 {
   for (int stage = 3; stage >= 0; stage--) {
-    consumer_connect(consumer);
+    tcp_consumer_connect(consumer);
     if (stage > 0) {
       consumer->fd = peer_accept(consumer->listener);
     }
@@ -182,7 +173,7 @@ SET_TEST(disconnect_is_legal_at_any_time)
       (void)close(consumer->fd);
       consumer->fd = -1;
     }
-    bool told = is_told_up();
+    const bool told = side_link(&consumer->one, consumer->user).link != NULL;
     assert_true(stage == 3 || !told); /* then it may have been up already */
   }
 }
@@ -190,13 +181,13 @@ SET_TEST(disconnect_is_legal_at_any_time)
 SET_TEST(links_need_memory_and_a_layout_that_pairs)
 {
   consumer->introduction.shape.regions[0].block_bytes /= 2;
-  consumer_connect(consumer);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_INCOMPATIBLE);
+  tcp_consumer_connect(consumer);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_INCOMPATIBLE);
   ops->disconnect(consumer->link);
   consumer->introduction.shape.regions[0].block_bytes *= 2;
-  ops->clear_memory(consumer->node.transport);
-  consumer->node.memory_set = false;
-  consumer_connect(consumer);
-  assert_int_equal(node_wait_up(&consumer->node, consumer->link), KVF_TRANSFER_SETUP);
-  assert_true(node_has_logged(&consumer->node, "no memory is registered here"));
+  ops->clear_memory(consumer->one.transport);
+  consumer->one.memory_set = false;
+  tcp_consumer_connect(consumer);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_TRANSFER_SETUP);
+  assert_true(side_has_logged(&consumer->one, "no memory is registered here"));
 }

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "../../allocation.h"
-#include "tcp_consumer.h"
+#include "../../sides/tcp_peer.h"
 #include "test.h"
 #include "transport/tcp/link.h"
 
@@ -14,7 +14,7 @@ static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 typedef struct scene {
   tcp_consumer *consumer;
-  side *node;
+  side *one;
   kvf_transfer_item items[CONSUMER_BLOCKS];
   uint8_t *bytes; /* CONSUMER_BLOCKS blocks of FILL */
 } scene;
@@ -24,21 +24,20 @@ static scene s;
 static int scene_open(__attribute__((unused)) void **state)
 {
   memset(&s, 0, sizeof(s));
-  s.consumer = consumer_open(5000);
-  s.node = &s.consumer->node;
+  s.consumer = tcp_consumer_open(5000);
+  s.one = &s.consumer->one;
   for (uint32_t i = 0; i < CONSUMER_BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.position = i, .remote_block = i, .local_block = i};
   }
-  s.bytes = malloc((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
-  assert_non_null(s.bytes);
+  s.bytes = allocate((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
   memset(s.bytes, FILL, (size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
-  consumer_link(s.consumer);
+  tcp_consumer_link(s.consumer);
   return 0;
 }
 
 static int scene_close(__attribute__((unused)) void **state)
 {
-  consumer_close(s.consumer);
+  tcp_consumer_close(s.consumer);
   free(s.bytes);
   return 0;
 }
@@ -48,11 +47,8 @@ static int scene_close(__attribute__((unused)) void **state)
 /* A read of blocks [first, first + count). */
 static kvf_transfer read_of(uint32_t first, uint32_t count)
 {
-  kvf_transfer read = node_read(s.node);
-  read.lease = (kvf_lease){.id = 9, .slot = 4, .token = {1, 2, 3}};
-  read.items = s.items + first;
-  read.items_count = count;
-  return read;
+  const kvf_lease lease = {.id = 9, .slot = 4, .token = {1, 2, 3}};
+  return side_read(s.one, &lease, s.items + first, count);
 }
 
 static kvf_transfer started(uint32_t first, uint32_t count)
@@ -90,13 +86,13 @@ static void answer(const kvf_transfer *read)
 
 static bool blocks_are(uint32_t first, uint32_t count, uint8_t value)
 {
-  const uint8_t *bytes = node_block(s.node, 0, first);
+  const uint8_t *bytes = side_block(s.one, 0, first);
   return bytes[0] == value && memcmp(bytes, bytes + 1, (size_t)count * CONSUMER_BLOCK_BYTES - 1) == 0;
 }
 
 static void expect_good(const kvf_transfer *read)
 {
-  kvf_read_result result = node_wait(s.node, read->id);
+  kvf_read_result result = side_wait(s.one, read->id);
   assert_int_equal(result.status, KVF_OK);
   assert_int_equal(result.bytes, (uint64_t)read->items_count * CONSUMER_BLOCK_BYTES);
   assert_int_equal(result.sample.head.magic, KVF_FENCE_MAGIC);
@@ -108,7 +104,7 @@ static void expect_good(const kvf_transfer *read)
 
 static void expect_status(const kvf_transfer *read, kvf_status status)
 {
-  assert_int_equal(node_wait(s.node, read->id).status, status);
+  assert_int_equal(side_wait(s.one, read->id).status, status);
 }
 
 SCENE_TEST(a_read_gets_its_bytes_and_its_sample)
@@ -171,8 +167,8 @@ static void expect_failed_link(const kvf_transfer *reads, size_t count, const ch
   for (size_t i = 0; i < count; i++) {
     expect_status(&reads[i], KVF_PROTOCOL);
   }
-  assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PROTOCOL);
-  assert_true(node_has_logged(s.node, line));
+  assert_int_equal(side_wait_down(s.one, s.consumer->link), KVF_PROTOCOL);
+  assert_true(side_has_logged(s.one, line));
   kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_PROTOCOL);
 }
@@ -183,7 +179,7 @@ SCENE_TEST(a_chunk_of_another_size_ends_the_link)
   expect_asked(&reads[0]);
   peer_send_chunk(s.consumer->fd, reads[0].id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES + 1);
   expect_failed_link(reads, 2, "a chunk of another size");
-  assert_true(node_all_are(s.node, 0));
+  assert_true(side_all_are(s.one, 0));
 }
 
 SCENE_TEST(an_answer_out_of_turn_ends_the_link)
@@ -223,11 +219,11 @@ SCENE_TEST(a_producer_that_leaves_fails_its_reads)
   send_payload(CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
   assert_int_equal(shutdown(s.consumer->fd, SHUT_RDWR), 0);
-  kvf_read_result result = node_wait(s.node, half.id);
+  kvf_read_result result = side_wait(s.one, half.id);
   assert_int_equal(result.status, KVF_TRANSFER_FAILED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES);
   expect_status(&whole, KVF_TRANSFER_FAILED);
-  assert_int_equal(node_wait_down(s.node, s.consumer->link), KVF_PEER_DOWN);
+  assert_int_equal(side_wait_down(s.one, s.consumer->link), KVF_PEER_DOWN);
   kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_PEER_DOWN);
 }
@@ -261,10 +257,10 @@ SCENE_TEST(a_read_that_is_cancelled_half_way_stops_there)
   send_payload(CONSUMER_BLOCK_BYTES + 100);
   sleep_us(20000);
   ops->cancel(s.consumer->link, read.id);
-  kvf_read_result result = node_wait(s.node, read.id);
+  kvf_read_result result = side_wait(s.one, read.id);
   assert_int_equal(result.status, KVF_CANCELLED);
   assert_int_equal(result.bytes, CONSUMER_BLOCK_BYTES + 100);
-  node_set_all(s.node, 0);
+  side_set_all(s.one, 0);
   send_payload(3 * CONSUMER_BLOCK_BYTES - 100);
   peer_send_trailer(s.consumer->fd, read.id, 19, 77);
   kvf_transfer next = started(8, 1);
@@ -298,17 +294,17 @@ SCENE_TEST(memory_that_goes_away_cancels_reads)
   peer_send_chunk(s.consumer->fd, half.id, KVF_OK, 2 * CONSUMER_BLOCK_BYTES);
   send_payload(CONSUMER_BLOCK_BYTES);
   sleep_us(20000);
-  ops->clear_memory(s.node->transport);
-  s.node->memory_set = false;
-  assert_true(node_is_done(s.node, half.id));
-  assert_true(node_is_done(s.node, asked.id));
-  node_set_all(s.node, 0);
+  ops->clear_memory(s.one->transport);
+  s.one->memory_set = false;
+  assert_true(side_is_done(s.one, half.id));
+  assert_true(side_is_done(s.one, asked.id));
+  side_set_all(s.one, 0);
   send_payload(CONSUMER_BLOCK_BYTES);
   peer_send_trailer(s.consumer->fd, half.id, 19, 77);
   kvf_transfer late = started(0, 1);
   expect_status(&late, KVF_TRANSFER_SETUP);
   sleep_us(20000);
-  assert_true(node_all_are(s.node, 0));
+  assert_true(side_all_are(s.one, 0));
 }
 
 SCENE_TEST(progress_is_told_now_and_then)
@@ -322,9 +318,9 @@ SCENE_TEST(progress_is_told_now_and_then)
     sleep_us(5000);
   }
   uint64_t most = (now_ns() - begun_ns) / KVF_PROGRESS_NS + 1;
-  (void)pthread_mutex_lock(&s.node->lock);
-  uint32_t told = s.node->reads[read.id].progress;
-  (void)pthread_mutex_unlock(&s.node->lock);
+  (void)pthread_mutex_lock(&s.one->lock);
+  uint32_t told = s.one->reads[read.id].progress;
+  (void)pthread_mutex_unlock(&s.one->lock);
   assert_true(told >= 1);
   assert_true(told <= most);
   peer_send_trailer(s.consumer->fd, read.id, 19, 77);
@@ -338,7 +334,7 @@ SCENE_TEST(a_read_for_which_there_is_no_memory_does_not_begin)
   kvf_status status = ops->read(s.consumer->link, &read);
   assert_true(allocation_stop());
   assert_int_equal(status, KVF_NO_MEMORY);
-  assert_false(node_is_done(s.node, read.id));
+  assert_false(side_is_done(s.one, read.id));
   assert_int_equal(ops->read(s.consumer->link, &read), KVF_OK);
   expect_asked(&read);
   answer(&read);

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "node.h"
-#include "tcp_peer.h"
+#include "../../sides/side.h"
+#include "../../sides/tcp_peer.h"
 #include "test.h"
 #include "transport/fence_memory.h"
 
@@ -17,9 +17,9 @@ static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
 
 typedef struct scene {
   side producer;
-  node_introduction introduction;
+  side_introduction introduction;
   kvf_link_spec spec;
-  node_lease *lease;
+  side_lease *lease;
   kvf_transfer_item items[BLOCKS];
   uint8_t *payload; /* room for all blocks */
   int fd;
@@ -29,14 +29,14 @@ static scene s;
 
 static int scene_open(__attribute__((unused)) void **state)
 {
-  const node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
-  kvf_transport_config config = node_config();
+  const side_shape shape = side_shape_simple(BLOCKS, BLOCK_BYTES);
+  kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   memset(&s, 0, sizeof(s));
-  node_open_with(&s.producer, ops, &shape, 1, &config);
-  node_introduce(&s.producer, &s.introduction);
-  s.spec = node_spec(&s.introduction);
-  s.lease = node_publish(&s.producer, 1001);
+  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_introduce(&s.producer, &s.introduction);
+  s.spec = side_spec(&s.introduction);
+  s.lease = side_publish(&s.producer, 1001);
   for (uint32_t i = 0; i < BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.position = i};
   }
@@ -49,7 +49,7 @@ static int scene_open(__attribute__((unused)) void **state)
 static int scene_close(__attribute__((unused)) void **state)
 {
   (void)close(s.fd);
-  node_close(&s.producer);
+  side_close(&s.producer);
   free(s.payload);
   return 0;
 }
@@ -60,7 +60,7 @@ static void expect_payload(const kvf_transfer_item *items, uint32_t count)
 {
   peer_receive(s.fd, s.payload, (size_t)count * BLOCK_BYTES);
   for (uint32_t i = 0; i < count; i++) {
-    const uint8_t *block = node_block(&s.producer, 0, s.lease->blocks[items[i].position]);
+    const uint8_t *block = side_block(&s.producer, 0, s.lease->blocks[items[i].position]);
     assert_memory_equal(s.payload + (size_t)i * BLOCK_BYTES, block, BLOCK_BYTES);
   }
 }
@@ -113,7 +113,7 @@ SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
   expect_refusal(1, KVF_LEASE_UNKNOWN);
 
   lease = s.lease->lease;
-  lease.slot = NODE_SLOTS;
+  lease.slot = SIDE_SLOTS;
   peer_send_read(s.fd, 2, &lease, s.items, 1);
   expect_refusal(2, KVF_LEASE_UNKNOWN);
 
@@ -125,7 +125,7 @@ SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
   peer_send_read(s.fd, 4, &s.lease->lease, &group, 1);
   expect_refusal(4, KVF_INVALID);
 
-  node_end(&s.producer, s.lease);
+  side_end(&s.producer, s.lease);
   for (uint64_t id = 5; id < 100; id++) { /* more than there is room for at once */
     peer_send_read(s.fd, id, &s.lease->lease, s.items, 1);
   }
@@ -188,14 +188,14 @@ SCENE_TEST(the_trailer_tells_what_was_after_the_last_byte)
   peer_send_read(s.fd, 1, &s.lease->lease, s.items, LARGE);
   assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK);
   peer_receive(s.fd, s.payload, BLOCK_BYTES);
-  node_end(&s.producer, s.lease);
-  next_owner_writes(node_block(&s.producer, 0, s.lease->blocks[LARGE - 1]));
+  side_end(&s.producer, s.lease);
+  next_owner_writes(side_block(&s.producer, 0, s.lease->blocks[LARGE - 1]));
   peer_receive(s.fd, s.payload, (size_t)(LARGE - 1) * BLOCK_BYTES);
   assert_int_equal(s.payload[(size_t)(LARGE - 1) * BLOCK_BYTES - 1], 0x5a);
   kvf_data_trailer trailer = peer_receive_trailer(s.fd);
   assert_int_equal(trailer.word, kvf_fence_word_ended(1001));
 
-  node_lease *next = node_publish(&s.producer, 1009); /* of the same slot: the stream is in step */
+  side_lease *next = side_publish(&s.producer, 1009); /* of the same slot: the stream is in step */
   peer_send_read(s.fd, 2, &next->lease, s.items, 1);
   assert_int_equal(peer_receive_chunk(s.fd).status, KVF_OK);
   peer_receive(s.fd, s.payload, BLOCK_BYTES);
@@ -212,7 +212,7 @@ SCENE_TEST(memory_that_goes_away_ends_what_is_being_sent)
   /* Whoever reads it now is found out. */
   assert_int_equal(mprotect(s.producer.regions[0].base, (size_t)BLOCKS * BLOCK_BYTES, PROT_NONE), 0);
   peer_expect_closed(s.fd);
-  assert_true(node_has_logged(&s.producer, "the memory is not registered any more"));
+  assert_true(side_has_logged(&s.producer, "the memory is not registered any more"));
   (void)close(s.fd);
   s.fd = idle; /* lives on */
   peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "node.h"
-#include "tcp_peer.h"
+#include "../../sides/side.h"
+#include "../../sides/tcp_peer.h"
 #include "test.h"
 
 #define SLOW_BYTES (256u << 10)
@@ -34,24 +34,24 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags
 
 typedef struct scene {
   side producer;
-  node_introduction introduction;
+  side_introduction introduction;
   kvf_link_spec spec;
-  node_lease *lease;
+  side_lease *lease;
 } scene;
 
 static scene s;
 
 static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_ms, kvf_tls_context *tls)
 {
-  const node_shape shape = node_shape_simple(4, 4096);
-  kvf_transport_config config = node_config();
+  const side_shape shape = side_shape_simple(4, 4096);
+  kvf_transport_config config = side_config();
   config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
-  node_open_with(&s.producer, ops, &shape, 1, &config);
-  node_introduce(&s.producer, &s.introduction);
-  s.spec = node_spec(&s.introduction);
-  s.lease = node_publish(&s.producer, 1001);
+  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_introduce(&s.producer, &s.introduction);
+  s.spec = side_spec(&s.introduction);
+  s.lease = side_publish(&s.producer, 1001);
 }
 
 static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
@@ -61,7 +61,7 @@ static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
 
 static int scene_close(__attribute__((unused)) void **state)
 {
-  node_close(&s.producer);
+  side_close(&s.producer);
   return 0;
 }
 
@@ -82,7 +82,7 @@ static void expect_served(int fd)
   assert_int_equal(chunk.status, KVF_OK);
   assert_int_equal(chunk.payload_bytes, sizeof(payload));
   peer_receive(fd, payload, sizeof(payload));
-  assert_memory_equal(payload, node_block(&s.producer, 0, s.lease->blocks[1]), sizeof(payload));
+  assert_memory_equal(payload, side_block(&s.producer, 0, s.lease->blocks[1]), sizeof(payload));
   assert_int_equal(peer_receive_trailer(fd).word, kvf_fence_word_live(1001));
 }
 
@@ -91,8 +91,8 @@ static void expect_thrown_out(int fd, int witness, const char *line)
 {
   peer_expect_closed(fd);
   (void)close(fd);
-  assert_true(node_has_logged(&s.producer, line));
-  assert_true(node_has_logged(&s.producer, "peer 127.0.0.1:"));
+  assert_true(side_has_logged(&s.producer, line));
+  assert_true(side_has_logged(&s.producer, "peer 127.0.0.1:"));
   expect_served(witness);
 }
 
@@ -142,7 +142,7 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
   peer_expect_closed(fd);
   (void)close(fd);
-  assert_true(node_has_logged(&s.producer, "TLS: it does not speak TLS (option tls)"));
+  assert_true(side_has_logged(&s.producer, "TLS: it does not speak TLS (option tls)"));
 
   fd = stranger();
   kvf_tls *tls = kvf_tls_new(theirs, fd, true);
@@ -154,13 +154,13 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   }
   assert_string_equal(kvf_tls_why(tls), "TLS: it refused our key (option key_file)");
   peer_expect_closed(fd);
-  assert_true(node_has_logged(&s.producer, "TLS: it has another key (option key_file)"));
+  assert_true(side_has_logged(&s.producer, "TLS: it has another key (option key_file)"));
   kvf_tls_free(tls);
   (void)close(fd);
 
   fd = stranger();
   peer_expect_closed(fd);
-  assert_true(node_has_logged(&s.producer, "it did not prove its key in time"));
+  assert_true(side_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
   (void)scene_close(NULL);
   kvf_tls_context_free(ours);
@@ -219,7 +219,7 @@ SCENE_TEST(silent_strangers_are_dropped_in_time)
   peer_send(fd, half, 3); /* a start is not enough */
   peer_expect_closed(fd);
   assert_true(now_ns() - begun_ns >= 99 * KVF_NS_PER_MS);
-  assert_true(node_has_logged(&s.producer, "it did not prove its key in time"));
+  assert_true(side_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
   expect_served(witness); /* which has proved it, and may be silent for as long as it likes */
   (void)close(witness);
@@ -239,7 +239,7 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
   }
   peer_expect_silence(strangers[17], 20);
   peer_expect_silence(strangers[19], 20);
-  assert_true(node_has_logged(&s.producer, "too many connections have not proved their key"));
+  assert_true(side_has_logged(&s.producer, "too many connections have not proved their key"));
   int fd = peer_connect_proved(&s.spec);
   expect_served(fd);
   (void)close(fd);
@@ -335,7 +335,7 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
   expect_served(fds[0]); /* so that fds[1] is the one */
   fds[3] = peer_connect_proved(&s.spec);
   peer_expect_closed(fds[1]);
-  assert_true(node_has_logged(&s.producer, "connections_max is reached, and it was idle longest"));
+  assert_true(side_has_logged(&s.producer, "connections_max is reached, and it was idle longest"));
   expect_served(fds[0]);
   expect_served(fds[2]);
   expect_served(fds[3]);
@@ -347,18 +347,18 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
 /* When the kernel takes the last byte that it has room for is its affair: acknowledgements may be late. */
 TEST(busy_consumers_make_room_only_when_stuck)
 {
-  const node_shape shape = node_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
+  const side_shape shape = side_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
   side *large = malloc(sizeof(*large));
   assert_non_null(large);
-  kvf_transport_config config = node_config();
+  kvf_transport_config config = side_config();
   config.connections_max = 1;
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  node_open_with(large, ops, &shape, 1, &config);
-  node_introduction introduction;
-  node_introduce(large, &introduction);
-  kvf_link_spec spec = node_spec(&introduction);
-  node_lease *lease = node_publish(large, 1001);
+  side_open_with(large, ops, &shape, 1, &config);
+  side_introduction introduction;
+  side_introduce(large, &introduction);
+  kvf_link_spec spec = side_spec(&introduction);
+  side_lease *lease = side_publish(large, 1001);
   int busy = peer_connect_proved(&spec);
   kvf_transfer_item items[16];
   for (uint32_t i = 0; i < 16; i++) {
@@ -369,32 +369,32 @@ TEST(busy_consumers_make_room_only_when_stuck)
   uint64_t tries = 0;
   int late;
   while (!peer_try(&spec, &late)) {
-    assert_true(node_has_logged(large, "connections_max is reached, and all are busy"));
+    assert_true(side_has_logged(large, "connections_max is reached, and all are busy"));
     assert_true(++tries < 20);
     sleep_us(250000);
   }
   assert_true(tries > 0);
-  assert_true(node_has_logged(large, "connections_max is reached, and it takes nothing"));
+  assert_true(side_has_logged(large, "connections_max is reached, and it takes nothing"));
   (void)close(late);
   (void)close(busy);
-  node_close(large);
+  side_close(large);
   free(large);
 }
 
 /* Whoever takes something now and then stays, and whoever has nothing to take. */
 TEST(who_takes_nothing_is_closed)
 {
-  const node_shape shape = node_shape_simple(64, 1 << 20);
+  const side_shape shape = side_shape_simple(64, 1 << 20);
   side *large = malloc(sizeof(*large));
   assert_non_null(large);
-  kvf_transport_config config = node_config();
+  kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  node_open_with(large, ops, &shape, 1, &config);
-  node_introduction introduction;
-  node_introduce(large, &introduction);
-  kvf_link_spec spec = node_spec(&introduction);
-  node_lease *lease = node_publish(large, 1001);
+  side_open_with(large, ops, &shape, 1, &config);
+  side_introduction introduction;
+  side_introduce(large, &introduction);
+  kvf_link_spec spec = side_spec(&introduction);
+  side_lease *lease = side_publish(large, 1001);
   const kvf_transfer_item items[] = {{.position = 0}, {.position = 1}, {.position = 2}, {.position = 3}};
   int stuck = peer_connect_proved(&spec);
   int slow = peer_connect_proved(&spec);
@@ -408,13 +408,13 @@ TEST(who_takes_nothing_is_closed)
   uint8_t *some = malloc(SLOW_BYTES);
   assert_non_null(some);
   sleep_us(patience_us / 4);
-  assert_false(node_has_logged(large, "it has reads open, and takes nothing"));
+  assert_false(side_has_logged(large, "it has reads open, and takes nothing"));
   for (int i = 0; i < 8; i++) {
     peer_receive(slow, some, SLOW_BYTES);
     sleep_us(patience_us / 8);
   }
   peer_expect_closed(stuck);
-  assert_true(node_has_logged(large, "it has reads open, and takes nothing"));
+  assert_true(side_has_logged(large, "it has reads open, and takes nothing"));
   peer_send_read(idle, 7, &lease->lease, items, 1);
   assert_int_equal(peer_receive_chunk(idle).status, KVF_OK);
   peer_receive(slow, some, SLOW_BYTES);
@@ -422,7 +422,7 @@ TEST(who_takes_nothing_is_closed)
   (void)close(stuck);
   (void)close(slow);
   (void)close(idle);
-  node_close(large);
+  side_close(large);
   free(large);
 }
 
@@ -445,7 +445,7 @@ SCENE_TEST(a_lack_of_descriptors_passes)
   int fd = peer_connect_proved(&s.spec); /* a little later */
   expect_served(fd);
   assert_int_equal(atomic_load(&accept_error), 0);
-  assert_true(node_has_logged(&s.producer, "cannot accept connections: Too many open files"));
+  assert_true(side_has_logged(&s.producer, "cannot accept connections: Too many open files"));
   expect_rest();                             /* the pause is over and forgotten */
   atomic_store(&accept_error, ECONNABORTED); /* that one left; the next is taken at once */
   int next = peer_connect_proved(&s.spec);

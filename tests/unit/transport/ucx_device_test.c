@@ -1,16 +1,14 @@
 /* Memory of GPUs over UCX's own gets: what UCX is told of it, in which order gets and looks come, what is flushed, and
  * where the transport does without. UCX and the driver are fakes. */
 #include "../../memory_kind.h"
+#include "../../sides/sides.h"
 #include "fake_cuda.h"
 #include "fake_ucp.h"
-#include "node.h"
 #include "test.h"
 #include "transport/ucx/load.h"
 
 #define BLOCKS 8
 #define BLOCK_BYTES 4096
-#define SEED 5
-#define LEASE_ID 1001
 #define ROUNDS 50
 
 static void load_fakes(void)
@@ -27,79 +25,50 @@ static void say(const char *variable, const char *value)
   assert_int_equal(value == NULL ? unsetenv(variable) : setenv(variable, value, 1), 0);
 }
 
-static node_shape shape_of(uint32_t kind)
-{
-  node_shape shape = node_shape_simple(BLOCKS, BLOCK_BYTES);
-  shape.regions[0].memory = kind;
-  return shape;
-}
+static const side_shape shape = {.count = 1, .regions = {{BLOCK_BYTES, BLOCK_BYTES, BLOCKS, 1, 1, 0, 0}}};
 
 /* ---- two sides ---- */
 
-typedef struct world {
-  side producer;
-  side consumer;
-  node_introduction introduction;
-  node_lease *lease;
-  kvf_link *link;
-} world;
-
-static void open_sides(world *w, uint32_t theirs, uint32_t ours)
+static void choose(uint32_t theirs, uint32_t ours)
 {
-  const node_shape producer = shape_of(theirs);
-  const node_shape consumer = shape_of(ours);
   load_fakes();
-  node_open(&w->producer, &kvf_transport_ucx, &producer, SEED);
-  node_open(&w->consumer, &kvf_transport_ucx, &consumer, SEED + 1);
-  node_introduce(&w->producer, &w->introduction);
-  w->lease = node_publish(&w->producer, LEASE_ID);
+  under_test.ops = &kvf_transport_ucx;
+  under_test.producer_memory = theirs;
+  under_test.consumer_memory = ours;
 }
 
-static void close_sides(world *w)
+static sides *open_linked(uint32_t theirs, uint32_t ours)
 {
-  if (w->link != NULL) {
-    kvf_transport_ucx.disconnect(w->link);
-  }
-  node_close(&w->consumer);
-  node_close(&w->producer);
+  choose(theirs, ours);
+  return sides_open_simple(BLOCKS, BLOCK_BYTES);
+}
+
+static void close_sides(sides *two)
+{
+  sides_close(two);
   assert_int_equal(fake_ucp_violations(), 0);
-  free(w);
-}
-
-static world *open_linked(uint32_t theirs, uint32_t ours)
-{
-  world *w = allocate(sizeof(*w));
-  open_sides(w, theirs, ours);
-  w->link = node_connect_ok(&w->consumer, &w->introduction);
-  return w;
 }
 
 /* Of the whole lease. */
-static kvf_transfer begin_read(world *w)
+static kvf_transfer begin_read(sides *two)
 {
-  kvf_transfer read = node_read(&w->consumer);
-  read.lease = w->lease->lease;
-  read.items = node_items(&w->consumer, w->lease, 0, &read.items_count);
-  assert_int_equal(kvf_transport_ucx.read(w->link, &read), KVF_OK);
+  const kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
+  assert_int_equal(kvf_transport_ucx.read(two->link, &read), KVF_OK);
   return read;
 }
 
-static kvf_status end_read(world *w, const kvf_transfer *read)
+static kvf_status end_read(sides *two, const kvf_transfer *read)
 {
-  kvf_status status = node_wait(&w->consumer, read->id).status;
-  for (uint32_t i = 0; status == KVF_OK && i < BLOCKS; i++) {
-    uint8_t got[BLOCK_BYTES];
-    test_memory_get(got, node_block(&w->consumer, 0, i), sizeof(got));
-    assert_true(pattern_is(got, (pattern_place){SEED, 0, w->lease->blocks[i], 0}, BLOCK_BYTES));
-  }
-  free((void *)read->items);
+  kvf_status status = side_wait(&two->consumer, read->id).status;
+  assert_true(status != KVF_OK || sides_match(two, read));
+  read_free(read);
   return status;
 }
 
-static kvf_status read_all(world *w)
+static kvf_status read_all(sides *two)
 {
-  const kvf_transfer read = begin_read(w);
-  return end_read(w, &read);
+  const kvf_transfer read = begin_read(two);
+  return end_read(two, &read);
 }
 
 static uint64_t flushes(void)
@@ -122,30 +91,30 @@ TEST(memory_is_registered_as_what_it_is)
 {
   static fake_ucp_event events[FAKE_UCP_TRACE_MAX];
   (void)fake_ucp_trace(events);
-  node_has_checksums = true;
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
-  node_has_checksums = false;
+  under_test.has_checksums = true;
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
+  under_test.has_checksums = false;
   const size_t count = fake_ucp_trace(events);
-  assert_int_equal(mapped(events, count, w->producer.regions[0].base, KVF_UCS_MEMORY_TYPE_CUDA), 1);
-  assert_int_equal(mapped(events, count, w->producer.table, KVF_UCS_MEMORY_TYPE_HOST), 1);
-  assert_int_equal(mapped(events, count, w->producer.checksums[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
-  assert_int_equal(mapped(events, count, w->producer.checksums_read[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
-  assert_int_equal(mapped(events, count, w->consumer.regions[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
-  close_sides(w);
+  assert_int_equal(mapped(events, count, two->producer.regions[0].base, KVF_UCS_MEMORY_TYPE_CUDA), 1);
+  assert_int_equal(mapped(events, count, two->producer.table, KVF_UCS_MEMORY_TYPE_HOST), 1);
+  assert_int_equal(mapped(events, count, two->producer.checksums[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
+  assert_int_equal(mapped(events, count, two->producer.checksums_read[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
+  assert_int_equal(mapped(events, count, two->consumer.regions[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
+  close_sides(two);
 }
 
 /* ---- order ---- */
 
 /* R4: what the look begins with is asked for when the last of the blocks' bytes has come, and none is asked for then.
  */
-static void assert_look_is_last(const world *w, const fake_ucp_event *events, size_t count)
+static void assert_look_is_last(const sides *two, const fake_ucp_event *events, size_t count)
 {
-  const uint64_t table = (uintptr_t)w->producer.table;
+  const uint64_t table = (uintptr_t)two->producer.table;
   unsigned open = 0;
   unsigned looks = 0;
   unsigned gets = 0;
   for (size_t i = 0; i < count; i++) {
-    const bool is_look = events[i].remote >= table && events[i].remote - table < kvf_fence_table_bytes(NODE_SLOTS);
+    const bool is_look = events[i].remote >= table && events[i].remote - table < kvf_fence_table_bytes(SIDE_SLOTS);
     if (!is_look) {
       assert_int_equal(events[i].type, KVF_UCS_MEMORY_TYPE_CUDA);
       assert_true(looks == 0);
@@ -163,98 +132,94 @@ static void assert_look_is_last(const world *w, const fake_ucp_event *events, si
 TEST(the_second_look_comes_after_all_gets)
 {
   static fake_ucp_event events[FAKE_UCP_TRACE_MAX];
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
     (void)fake_ucp_trace(events);
-    assert_int_equal(read_all(w), KVF_OK);
-    assert_look_is_last(w, events, fake_ucp_trace(events));
+    assert_int_equal(read_all(two), KVF_OK);
+    assert_look_is_last(two, events, fake_ucp_trace(events));
   }
-  close_sides(w);
+  close_sides(two);
 }
 
 /* ---- flushes ---- */
 
 TEST(what_came_is_flushed_once_a_read)
 {
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
     const uint64_t before = flushes();
-    assert_int_equal(read_all(w), KVF_OK);
+    assert_int_equal(read_all(two), KVF_OK);
     assert_int_equal(flushes() - before, 1);
     assert_int_equal(fake_cuda_unflushed(), 0);
   }
-  close_sides(w);
+  close_sides(two);
 }
 
 TEST(a_device_that_orders_a_networks_writes_is_not_flushed)
 {
   fake_cuda_order_network(KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   const uint64_t before = flushes();
-  assert_int_equal(read_all(w), KVF_OK);
+  assert_int_equal(read_all(two), KVF_OK);
   assert_int_equal(flushes(), before);
-  close_sides(w);
+  close_sides(two);
   fake_cuda_order_network(KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
 }
 
 TEST(a_host_is_not_flushed)
 {
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
   const uint64_t before = flushes();
-  assert_int_equal(read_all(w), KVF_OK);
+  assert_int_equal(read_all(two), KVF_OK);
   assert_int_equal(flushes(), before);
-  close_sides(w);
+  close_sides(two);
 }
 
 /* The blocks may have their next owner then. */
 TEST(a_cancelled_read_is_flushed_before_it_ends)
 {
   unsigned cancelled = 0;
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
-    const kvf_transfer read = begin_read(w);
+    const kvf_transfer read = begin_read(two);
     sleep_us((uint64_t)i * 10);
-    kvf_transport_ucx.cancel(w->link, read.id);
-    cancelled += end_read(w, &read) == KVF_CANCELLED ? 1 : 0;
+    kvf_transport_ucx.cancel(two->link, read.id);
+    cancelled += end_read(two, &read) == KVF_CANCELLED ? 1 : 0;
     assert_int_equal(fake_cuda_unflushed(), 0);
   }
   print_message("cancelled %u\n", cancelled);
   assert_true(cancelled > 0);
-  close_sides(w);
+  close_sides(two);
 }
 
 TEST(a_flush_that_fails_is_the_reads_failure)
 {
-  world *w = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   fake_cuda_fail("cuFlushGPUDirectRDMAWrites", KVF_CUDA_ERROR_NOT_SUPPORTED, 0, 1);
-  assert_int_equal(read_all(w), KVF_TRANSFER_FAILED);
-  assert_int_equal(read_all(w), KVF_OK);
-  close_sides(w);
+  assert_int_equal(read_all(two), KVF_TRANSFER_FAILED);
+  assert_int_equal(read_all(two), KVF_OK);
+  close_sides(two);
 }
 
 /* ---- where it does without ---- */
 
 static kvf_status set_device_memory(const char *line)
 {
-  const node_shape host = shape_of(KVF_MEMORY_HOST);
-  side *node = allocate(sizeof(*node));
+  side *one = allocate(sizeof(*one));
   load_fakes();
-  node_open(node, &kvf_transport_ucx, &host, SEED);
-  kvf_transport_ucx.clear_memory(node->transport);
-  kvf_region region = node->regions[0];
+  side_open(one, &kvf_transport_ucx, &shape, SEED);
+  kvf_transport_ucx.clear_memory(one->transport);
+  kvf_region region = one->regions[0];
   region.memory = KVF_MEMORY_CUDA;
   region.base = test_memory_allocate(KVF_MEMORY_CUDA, (size_t)BLOCKS * BLOCK_BYTES);
-  const kvf_transport_memory memory = {.regions = &region,
-                                       .regions_count = 1,
-                                       .table = node->table,
-                                       .table_slots = NODE_SLOTS,
-                                       .table_fd = node->table_fd};
-  kvf_status status = kvf_transport_ucx.set_memory(node->transport, &memory);
-  assert_int_equal(node->lines_count, line == NULL ? 0 : 1);
-  assert_true(line == NULL || node_has_logged(node, line));
-  node_close(node);
+  kvf_transport_memory memory = side_memory(one);
+  memory.regions = &region;
+  kvf_status status = kvf_transport_ucx.set_memory(one->transport, &memory);
+  assert_int_equal(one->lines_count, line == NULL ? 0 : 1);
+  assert_true(line == NULL || side_has_logged(one, line));
+  side_close(one);
   test_memory_free(region.base);
-  free(node);
+  free(one);
   return status;
 }
 
@@ -274,14 +239,19 @@ TEST(a_driver_that_cannot_flush_takes_none)
   assert_int_equal(set_device_memory("does not wait for what a network has written"), KVF_TRANSFER_SETUP);
 }
 
+/* Closes them. */
+static void assert_refused(sides *two, const char *line)
+{
+  const kvf_link_spec spec = side_spec(&two->introduction);
+  assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_TRANSFER_SETUP);
+  assert_true(side_has_logged(&two->consumer, line));
+  close_sides(two);
+}
+
 static void refuse_link(uint32_t theirs, uint32_t ours, const char *line)
 {
-  world *w = allocate(sizeof(*w));
-  open_sides(w, theirs, ours);
-  kvf_link_spec spec = node_spec(&w->introduction);
-  assert_int_equal(node_connect(&w->consumer, &spec, &w->link), KVF_TRANSFER_SETUP);
-  assert_true(node_has_logged(&w->consumer, line));
-  close_sides(w);
+  choose(theirs, ours);
+  assert_refused(sides_open_unlinked(&shape, &shape), line);
 }
 
 TEST(a_network_of_messages_carries_no_memory_of_devices)
@@ -297,19 +267,12 @@ TEST(a_network_of_messages_carries_no_memory_of_devices)
 /* Its own memory is the host's, so it has not met it before. */
 TEST(ucx_without_cuda_reads_no_memory_of_devices)
 {
-  world *w = allocate(sizeof(*w));
-  open_sides(w, KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
-  const node_shape host = shape_of(KVF_MEMORY_HOST);
-  side *other = allocate(sizeof(*other));
+  sides *two = allocate(sizeof(*two));
+  choose(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
+  producer_open(&two->producer, &shape);
   say("KVFERRY_FAKE_UCP_CUDA", "0");
-  node_open(other, &kvf_transport_ucx, &host, SEED);
+  consumer_open(&two->consumer, &shape);
   say("KVFERRY_FAKE_UCP_CUDA", NULL);
-  kvf_link_spec spec = node_spec(&w->introduction);
-  kvf_link *link = NULL;
-  assert_int_equal(node_connect(other, &spec, &link), KVF_TRANSFER_SETUP);
-  assert_true(node_has_logged(other, "it has memory of GPUs, and UCX here takes none"));
-  kvf_transport_ucx.disconnect(link);
-  node_close(other);
-  free(other);
-  close_sides(w);
+  sides_meet(two);
+  assert_refused(two, "it has memory of GPUs, and UCX here takes none");
 }

@@ -3,7 +3,7 @@ blocks prepared once, a load made from indices. D reads P's blocks ("nixl"), and
 another way than writes, only one of the two is NIXL's best. Prints rows like gpu_bench's; one with a note where it cannot be
 measured.
 
-    nixl_side.py SHAPES SECONDS [host]     SHAPES: a JSON list of gpu_bench's; host: in host memory, whether it runs at all"""
+    nixl_gpu.py SHAPES SECONDS [host]     SHAPES: a JSON list of gpu_bench's; host: in host memory, whether it runs at all"""
 
 from __future__ import annotations
 

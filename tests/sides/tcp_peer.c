@@ -1,23 +1,19 @@
+/* The other side of the tcp transport, played by the test over a blocking socket. */
 #include "tcp_peer.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "test.h"
 #include "transport/socket.h"
 #include "transport/tcp/common.h"
 #include "wire/fields.h"
 #include "wire/rails_description.h"
 
 #define PATIENCE_MS 10000
+#define BODY_BYTES_MAX 256 /* of all but a READ */
 
 static void wait_for(int fd, short events)
 {
@@ -62,8 +58,7 @@ void peer_receive(int fd, void *data, size_t bytes)
 
 void peer_send_frame(int fd, kvf_frame_type type, const void *body, size_t body_bytes)
 {
-  uint8_t *frame = malloc(KVF_FRAME_HEADER_BYTES + body_bytes);
-  assert_non_null(frame);
+  uint8_t *frame = allocate(KVF_FRAME_HEADER_BYTES + body_bytes);
   kvf_frame_header_encode(type, (uint32_t)body_bytes, frame);
   if (body_bytes > 0) {
     memcpy(frame + KVF_FRAME_HEADER_BYTES, body, body_bytes);
@@ -105,6 +100,21 @@ void peer_expect_silence(int fd, int ms)
   assert_int_equal(poll(&waiting, 1, ms), 0);
 }
 
+#define SEND(fd, type, name, message)                                                        \
+  do {                                                                                       \
+    uint8_t body[BODY_BYTES_MAX];                                                            \
+    size_t bytes = 0;                                                                        \
+    assert_int_equal(kvf_data_##name##_encode(message, body, sizeof(body), &bytes), KVF_OK); \
+    peer_send_frame(fd, type, body, bytes);                                                  \
+  } while (0)
+
+#define RECEIVE(fd, type, name, message)                                      \
+  do {                                                                        \
+    uint8_t body[BODY_BYTES_MAX];                                             \
+    size_t bytes = peer_receive_frame(fd, type, body, sizeof(body));          \
+    assert_int_equal(kvf_data_##name##_decode(body, bytes, message), KVF_OK); \
+  } while (0)
+
 static int connect_from(const char *ip, const kvf_address *to)
 {
   kvf_address from;
@@ -136,12 +146,17 @@ static kvf_address loopback(uint16_t port)
 
 /* ---- a consumer ---- */
 
-int peer_connect(const void *description, size_t description_bytes)
+static kvf_address port_of(const void *description, size_t description_bytes)
 {
   kvf_tcp_description told = {0};
   kvf_codec codec = kvf_reader_of(description, description_bytes);
   kvf_tcp_description_code(&codec, &told);
-  kvf_address address = loopback(told.port);
+  return loopback(told.port);
+}
+
+int peer_connect(const void *description, size_t description_bytes)
+{
+  const kvf_address address = port_of(description, description_bytes);
   return finish_connect(&address);
 }
 
@@ -149,22 +164,16 @@ kvf_address peer_data_port(const void *description, size_t description_bytes)
 {
   kvf_rails_description rails;
   assert_int_equal(kvf_rails_description_read(description, description_bytes, &rails), KVF_OK);
-  kvf_tcp_description told = {0};
-  kvf_codec codec = kvf_reader_of(rails.each[0].data, rails.each[0].bytes);
-  kvf_tcp_description_code(&codec, &told);
-  return loopback(told.port);
+  return port_of(rails.each[0].data, rails.each[0].bytes);
 }
 
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
 {
-  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
   kvf_data_challenge challenge;
-  size_t bytes = peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, sizeof(body));
-  assert_int_equal(kvf_data_challenge_decode(body, bytes, &challenge), KVF_OK);
   kvf_data_hello hello = {.session_id = session_id, .generation = 1};
+  RECEIVE(fd, KVF_FRAME_DATA_CHALLENGE, challenge, &challenge);
   assert_int_equal(kvf_data_hello_proof(session_key, &challenge, &hello, hello.proof), KVF_OK);
-  assert_int_equal(kvf_data_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(fd, KVF_FRAME_DATA_HELLO, body, bytes);
+  SEND(fd, KVF_FRAME_DATA_HELLO, hello, &hello);
 }
 
 bool peer_try(const kvf_link_spec *spec, int *fd)
@@ -177,8 +186,8 @@ bool peer_try(const kvf_link_spec *spec, int *fd)
     (void)close(*fd);
     return false;
   }
-  uint8_t body[KVF_DATA_READY_BYTES_MAX];
-  assert_int_equal(peer_receive_frame(*fd, KVF_FRAME_DATA_READY, body, sizeof(body)), sizeof(body));
+  kvf_data_ready ready;
+  RECEIVE(*fd, KVF_FRAME_DATA_READY, ready, &ready);
   return true;
 }
 
@@ -199,8 +208,7 @@ void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_
   kvf_data_read read = {
       .read_id = read_id, .lease = *lease, .heads = 1, .want = kvf_want_whole(peer_layers), .items_count = count};
   size_t capacity = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
-  uint8_t *body = malloc(capacity);
-  assert_non_null(body);
+  uint8_t *body = allocate(capacity);
   size_t bytes;
   assert_int_equal(kvf_data_read_encode(&read, items, body, capacity, &bytes), KVF_OK);
   peer_send_frame(fd, KVF_FRAME_READ, body, bytes);
@@ -209,34 +217,28 @@ void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_
 
 void peer_send_cancel(int fd, uint64_t read_id)
 {
-  uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
-  size_t bytes;
-  kvf_data_cancel cancel = {.read_id = read_id};
-  assert_int_equal(kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(fd, KVF_FRAME_CANCEL, body, bytes);
+  const kvf_data_cancel cancel = {.read_id = read_id};
+  SEND(fd, KVF_FRAME_CANCEL, cancel, &cancel);
 }
 
 kvf_data_chunk peer_receive_chunk(int fd)
 {
-  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
   kvf_data_chunk chunk;
-  size_t bytes = peer_receive_frame(fd, KVF_FRAME_CHUNK, body, sizeof(body));
-  assert_int_equal(kvf_data_chunk_decode(body, bytes, &chunk), KVF_OK);
+  RECEIVE(fd, KVF_FRAME_CHUNK, chunk, &chunk);
   return chunk;
 }
 
 kvf_data_trailer peer_receive_trailer(int fd)
 {
-  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
   kvf_data_trailer trailer;
-  size_t bytes = peer_receive_frame(fd, KVF_FRAME_TRAILER, body, sizeof(body));
-  assert_int_equal(kvf_data_trailer_decode(body, bytes, &trailer), KVF_OK);
+  RECEIVE(fd, KVF_FRAME_TRAILER, trailer, &trailer);
   return trailer;
 }
 
 /* ---- a producer ---- */
 
-int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes)
+/* At a free port of loopback, for a description of this incarnation. */
+static int listen_as(const kvf_incarnation *incarnation, void *description, size_t *description_bytes)
 {
   kvf_address address = loopback(0);
   kvf_address bound;
@@ -261,16 +263,12 @@ int peer_accept(int listener)
 
 kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
 {
-  kvf_data_ready ready;
-  kvf_data_challenge challenge = {.nonce = {1, 2, 3}};
-  uint8_t body[KVF_DATA_HELLO_BYTES_MAX];
+  const kvf_data_challenge challenge = {.nonce = {1, 2, 3}};
   uint8_t proof[KVF_HASH_BYTES];
   kvf_data_hello hello;
-  size_t bytes;
-  assert_int_equal(kvf_data_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(fd, KVF_FRAME_DATA_CHALLENGE, body, bytes);
-  bytes = peer_receive_frame(fd, KVF_FRAME_DATA_HELLO, body, sizeof(body));
-  assert_int_equal(kvf_data_hello_decode(body, bytes, &hello), KVF_OK);
+  kvf_data_ready ready;
+  SEND(fd, KVF_FRAME_DATA_CHALLENGE, challenge, &challenge);
+  RECEIVE(fd, KVF_FRAME_DATA_HELLO, hello, &hello);
   assert_int_equal(hello.session_id, spec->session_id);
   assert_int_equal(kvf_data_hello_proof(&spec->session_key, &challenge, &hello, proof), KVF_OK);
   assert_memory_equal(proof, hello.proof, sizeof(proof));
@@ -278,7 +276,8 @@ kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
   return ready;
 }
 
-int peer_accept_proved(int listener, const kvf_link_spec *spec)
+/* Accepts a connection and does the whole handshake. */
+static int accept_proved(int listener, const kvf_link_spec *spec)
 {
   int fd = peer_accept(listener);
   kvf_data_ready ready = peer_challenge(fd, spec);
@@ -299,18 +298,59 @@ kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capac
 
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes)
 {
-  kvf_data_chunk chunk = {.read_id = read_id, .status = status, .payload_bytes = payload_bytes};
-  uint8_t body[KVF_DATA_CHUNK_BYTES_MAX];
-  size_t bytes;
-  assert_int_equal(kvf_data_chunk_encode(&chunk, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(fd, KVF_FRAME_CHUNK, body, bytes);
+  const kvf_data_chunk chunk = {.read_id = read_id, .status = status, .payload_bytes = payload_bytes};
+  SEND(fd, KVF_FRAME_CHUNK, chunk, &chunk);
 }
 
 void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest)
 {
-  kvf_data_trailer trailer = {.read_id = read_id, .word = word, .digest = digest};
-  uint8_t body[KVF_DATA_TRAILER_BYTES_MAX];
-  size_t bytes;
-  assert_int_equal(kvf_data_trailer_encode(&trailer, body, sizeof(body), &bytes), KVF_OK);
-  peer_send_frame(fd, KVF_FRAME_TRAILER, body, bytes);
+  const kvf_data_trailer trailer = {.read_id = read_id, .word = word, .digest = digest};
+  SEND(fd, KVF_FRAME_TRAILER, trailer, &trailer);
+}
+
+/* ---- a consumer under test ---- */
+
+tcp_consumer *tcp_consumer_open(uint32_t handshake_timeout_ms)
+{
+  const side_shape shape = side_shape_simple(CONSUMER_BLOCKS, CONSUMER_BLOCK_BYTES);
+  kvf_transport_config config = side_config();
+  config.handshake_timeout_ms = handshake_timeout_ms;
+  config.listen[0] = '\0';
+  tcp_consumer *consumer = allocate(sizeof(*consumer));
+  side_introduction *told = &consumer->introduction;
+  side_open_with(&consumer->one, &kvf_transport_tcp_rail, &shape, 1, &config);
+  side_set_all(&consumer->one, 0);
+  *told = (side_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
+  consumer->listener = listen_as(&told->incarnation, told->description, &told->description_bytes);
+  consumer->spec = side_spec(told);
+  consumer->fd = -1;
+  return consumer;
+}
+
+void tcp_consumer_connect(tcp_consumer *consumer)
+{
+  assert_int_equal(side_begin_connect(&consumer->one, &consumer->spec, &consumer->link), KVF_OK);
+  consumer->user = consumer->link->user;
+}
+
+void tcp_consumer_link(tcp_consumer *consumer)
+{
+  tcp_consumer_connect(consumer);
+  consumer->fd = accept_proved(consumer->listener, &consumer->spec);
+  assert_int_equal(side_wait_up(&consumer->one, consumer->link), KVF_OK);
+}
+
+void tcp_consumer_close(tcp_consumer *consumer)
+{
+  if (consumer->link != NULL) {
+    kvf_transport_tcp_rail.disconnect(consumer->link);
+  }
+  if (consumer->fd >= 0) {
+    (void)close(consumer->fd);
+  }
+  if (consumer->listener >= 0) {
+    (void)close(consumer->listener);
+  }
+  side_close(&consumer->one);
+  free(consumer);
 }

@@ -1,9 +1,9 @@
 /* The other side of the tcp transport, as a test wants it: a blocking socket that speaks the data connection's frames,
  * or anything else. Each call fails the test if it takes longer than ten seconds. */
-#ifndef KVF_TESTS_UNIT_TRANSPORT_TCP_PEER_H
-#define KVF_TESTS_UNIT_TRANSPORT_TCP_PEER_H
+#ifndef KVF_TESTS_SIDES_TCP_PEER_H
+#define KVF_TESTS_SIDES_TCP_PEER_H
 
-#include "transport/transport.h"
+#include "side.h"
 #include "wire/data_message.h"
 #include "wire/frame.h"
 
@@ -35,7 +35,7 @@ kvf_address peer_data_port(const void *description, size_t description_bytes);
 void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key);
 /* The whole handshake. */
 int peer_connect_proved(const kvf_link_spec *spec);
-/* Likewise; false: the proof was right, and the other side has closed. Then *fd is nothing. */
+/* The whole handshake; false: the proof was right, and the other side has closed. Then *fd is nothing. */
 bool peer_try(const kvf_link_spec *spec, int *fd);
 void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_transfer_item *items, uint32_t count);
 void peer_send_cancel(int fd, uint64_t read_id);
@@ -44,16 +44,35 @@ kvf_data_trailer peer_receive_trailer(int fd);
 
 /* ---- a producer ---- */
 
-/* Listens at a free port of loopback, for a description of this incarnation. */
-int peer_listen(const kvf_incarnation *incarnation, void *description, size_t *description_bytes);
 int peer_accept(int listener);
 /* Sends a challenge; checks the client's proof. Returns what a producer with the key answers. */
 kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec);
-/* Accepts a connection and does the whole handshake. */
-int peer_accept_proved(int listener, const kvf_link_spec *spec);
 /* Receives a READ; *items has room for `capacity`. */
 kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capacity);
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes);
 void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest);
+
+/* ---- a consumer under test, and the producer that the test plays for it ---- */
+
+#define CONSUMER_BLOCKS 96 /* as many as the reads of a test */
+#define CONSUMER_BLOCK_BYTES UINT64_C(65536)
+
+typedef struct tcp_consumer {
+  side one;
+  side_introduction introduction; /* of the played producer */
+  kvf_link_spec spec;
+  int listener;
+  kvf_link *link;
+  uint64_t user; /* of the last link, whose record outlives it */
+  int fd;        /* the producer's end; -1: none */
+} tcp_consumer;
+
+tcp_consumer *tcp_consumer_open(uint32_t handshake_timeout_ms);
+/* Begins to connect. */
+void tcp_consumer_connect(tcp_consumer *consumer);
+/* Connects and plays the handshake. */
+void tcp_consumer_link(tcp_consumer *consumer);
+/* Disconnects if there is a link, closes what is open. */
+void tcp_consumer_close(tcp_consumer *consumer);
 
 #endif

@@ -16,8 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-Row = dict[str, Any]
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE.parent), str(HERE.parents[1] / "tools/dev")]
+
+from peers.report import Row, number  # noqa: E402
+from peers.report import ratio as better  # noqa: E402
+
 PROGRAM = Path("build-release/bench/gpu/gpu_bench")
 LIBRARY = "KVFERRY_TEST_CUDA_LIBRARY"
 NIXL_PIECES_MAX = 65536
@@ -86,7 +90,7 @@ def run_switches(options: argparse.Namespace, until: float, file: Path) -> None:
 def run_nixl(rows: Sequence[Row], seconds: float, file: Path) -> None:
     shapes = [row for row in rows if "layers" in row and is_within(row["case"]) and row["pieces"] <= NIXL_PIECES_MAX]
     with tempfile.TemporaryFile() as errors:
-        status = run([sys.executable, HERE / "nixl_side.py", json.dumps(shapes), f"{seconds - 5:.0f}"], file, seconds, errors)
+        status = run([sys.executable, HERE / "nixl_gpu.py", json.dumps(shapes), f"{seconds - 5:.0f}"], file, seconds, errors)
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip().splitlines()
     if status != 0:
@@ -141,15 +145,6 @@ class Rows:
         """us a load, of both sides."""
         sides = [self.get(f"{case}/cpu-{side}", impl) for side in ("consumer", "producer")]
         return sum(side["median"] for side in sides if side) if all(sides) else None
-
-
-def better(ours: Row, theirs: Row) -> float:
-    more, less = (ours, theirs) if ours["unit"] == "GB/s" else (theirs, ours)
-    return more["median"] / less["median"] if less["median"] else float("inf")
-
-
-def number(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def share(value: float | None) -> str:

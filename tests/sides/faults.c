@@ -1,28 +1,12 @@
-#include "fault_transport.h"
+/* A transport that fails in every way it may. */
+#include "faults.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "base/list.h"
 #include "base/prng.h"
-#include "base/time.h"
-
-/* A program that replaces the transports of whole nodes is linked with --wrap of all, and names the real ones. */
-#ifdef FAULT_TRANSPORTS_WRAPPED
-extern const kvf_transport_ops __real_kvf_transport_local;
-extern const kvf_transport_ops __real_kvf_transport_tcp;
-extern const kvf_transport_ops __real_kvf_transport_ucx;
-#define REAL_LOCAL __real_kvf_transport_local
-#define REAL_TCP __real_kvf_transport_tcp
-#define REAL_UCX __real_kvf_transport_ucx
-#else
-#define REAL_LOCAL kvf_transport_local
-#define REAL_TCP kvf_transport_tcp
-#define REAL_UCX kvf_transport_ucx
-#endif
+#include "side.h"
 
 const kvf_status fault_statuses[] = {
     KVF_TRANSFER_FAILED, KVF_TRANSFER_STALLED, KVF_CANCELLED, KVF_BAD_TICKET,     KVF_LEASE_EXPIRED,
@@ -81,28 +65,11 @@ struct fault_transport {
 
 static pthread_mutex_t plan_lock = PTHREAD_MUTEX_INITIALIZER;
 static fault_plan the_plan;
-static uint64_t counts[FAULT_KINDS];
 
 void fault_plan_set(const fault_plan *plan)
 {
   (void)pthread_mutex_lock(&plan_lock);
   the_plan = plan == NULL ? (fault_plan){0} : *plan;
-  memset(counts, 0, sizeof(counts));
-  (void)pthread_mutex_unlock(&plan_lock);
-}
-
-uint64_t fault_count(fault_kind kind)
-{
-  (void)pthread_mutex_lock(&plan_lock);
-  uint64_t count = counts[kind];
-  (void)pthread_mutex_unlock(&plan_lock);
-  return count;
-}
-
-static void count_fault(fault_kind kind)
-{
-  (void)pthread_mutex_lock(&plan_lock);
-  counts[kind]++;
   (void)pthread_mutex_unlock(&plan_lock);
 }
 
@@ -112,22 +79,6 @@ static fault_plan plan_now(void)
   fault_plan plan = the_plan;
   (void)pthread_mutex_unlock(&plan_lock);
   return plan;
-}
-
-static uint64_t clock_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-static void *allocate_zeroed(size_t bytes)
-{
-  void *memory = calloc(1, bytes);
-  if (memory == NULL) {
-    abort();
-  }
-  return memory;
 }
 
 static fault_transport *fault_of(kvf_transport *transport)
@@ -144,10 +95,10 @@ static fault_link *link_of(kvf_link *link)
 
 static news *push(fault_transport *fault, news_kind kind, fault_link *link, uint64_t late_us)
 {
-  news *item = allocate_zeroed(sizeof(*item));
+  news *item = allocate(sizeof(*item));
   item->kind = kind;
   item->link = link;
-  item->at_ns = clock_ns() + late_us * 1000;
+  item->at_ns = now_ns() + late_us * 1000;
   kvf_list_init(&item->in_queue);
   kvf_list_push_back(&fault->queue, &item->in_queue);
   (void)pthread_cond_broadcast(&fault->changed);
@@ -217,7 +168,7 @@ static void on_event(fault_transport *fault, fault_link *link)
 /* The next that is due; when closing, everything is. */
 static news *take_due(fault_transport *fault, uint64_t *next_ns)
 {
-  uint64_t now = clock_ns();
+  uint64_t now = now_ns();
   *next_ns = now + KVF_NS_PER_S;
   for (kvf_list *node = fault->queue.next; node != &fault->queue; node = node->next) {
     news *item = KVF_CONTAINER_OF(node, news, in_queue);
@@ -367,7 +318,7 @@ static kvf_status fault_open(const kvf_transport_ops *ops, const kvf_transport_o
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "planned");
     return plan.open;
   }
-  fault_transport *fault = allocate_zeroed(sizeof(*fault));
+  fault_transport *fault = allocate(sizeof(*fault));
   fault->base.ops = ops;
   fault->host = *host;
   fault->prng.state = plan.seed;
@@ -400,16 +351,6 @@ static kvf_status fault_open(const kvf_transport_ops *ops, const kvf_transport_o
   *out = &fault->base;
   return KVF_OK;
 }
-
-#define OPENER(opener, ops, real)                                                                                   \
-  static kvf_status opener(const kvf_transport_config *config, const kvf_transport_host *host, kvf_transport **out, \
-                           char *message)                                                                           \
-  {                                                                                                                 \
-    return fault_open(&(ops), &(real), config, host, out, message);                                                 \
-  }
-OPENER(local_open, fault_transport_local, REAL_LOCAL)
-OPENER(tcp_open, fault_transport_tcp, REAL_TCP)
-OPENER(ucx_open, fault_transport_ucx, REAL_UCX)
 
 static void fault_close(kvf_transport *transport)
 {
@@ -469,7 +410,7 @@ static kvf_status fault_connect(kvf_transport *transport, const kvf_link_spec *s
   if (plan.connect != KVF_OK) {
     return plan.connect;
   }
-  fault_link *link = allocate_zeroed(sizeof(*link));
+  fault_link *link = allocate(sizeof(*link));
   link->base = (kvf_link){.transport = transport, .user = spec->user};
   kvf_list_init(&link->in_links);
   kvf_link_spec own = *spec;
@@ -517,7 +458,7 @@ static kvf_status fault_start(kvf_link *base, const kvf_transfer *request)
   fault_link *link = link_of(base);
   const fault_plan plan = plan_now();
   (void)pthread_mutex_lock(&fault->lock);
-  fault_read *read = allocate_zeroed(sizeof(*read));
+  fault_read *read = allocate(sizeof(*read));
   read->id = request->id;
   read->link = link;
   read->kind = choose(fault, &plan);
@@ -527,7 +468,6 @@ static kvf_status fault_start(kvf_link *base, const kvf_transfer *request)
   }
   kvf_list_init(&read->in_reads);
   kvf_list_push_back(&fault->reads, &read->in_reads);
-  count_fault(read->kind);
   if (link->is_down) {
     push_end(fault, read, KVF_PEER_DOWN);
   } else if (read->kind == FAULT_REFUSE) {
@@ -577,29 +517,26 @@ static bool fault_serves(uint32_t theirs, uint32_t ours)
   return true;
 }
 
-#define FAULT_OPS(transport_name, opener) \
-  {.name = (transport_name),              \
-   .serves = fault_serves,                \
-   .open = (opener),                      \
-   .close = fault_close,                  \
-   .set_memory = fault_set_memory,        \
-   .clear_memory = fault_clear_memory,    \
-   .describe = fault_describe,            \
-   .connect = fault_connect,              \
-   .disconnect = fault_disconnect,        \
-   .read = fault_start,                   \
-   .cancel = fault_cancel,                \
-   .assist = fault_assist}
+#define FAULT_TRANSPORT(kind)                                                                       \
+  const kvf_transport_ops *fault_inner_##kind = &kvf_transport_##kind;                              \
+  static kvf_status kind##_open(const kvf_transport_config *config, const kvf_transport_host *host, \
+                                kvf_transport **out, char *message)                                 \
+  {                                                                                                 \
+    return fault_open(&fault_transport_##kind, fault_inner_##kind, config, host, out, message);     \
+  }                                                                                                 \
+  const kvf_transport_ops __wrap_kvf_transport_##kind = {.name = #kind,                             \
+                                                         .serves = fault_serves,                    \
+                                                         .open = kind##_open,                       \
+                                                         .close = fault_close,                      \
+                                                         .set_memory = fault_set_memory,            \
+                                                         .clear_memory = fault_clear_memory,        \
+                                                         .describe = fault_describe,                \
+                                                         .connect = fault_connect,                  \
+                                                         .disconnect = fault_disconnect,            \
+                                                         .read = fault_start,                       \
+                                                         .cancel = fault_cancel,                    \
+                                                         .assist = fault_assist};
 
-const kvf_transport_ops fault_transport_local = FAULT_OPS("local", local_open);
-const kvf_transport_ops fault_transport_tcp = FAULT_OPS("tcp", tcp_open);
-const kvf_transport_ops fault_transport_ucx = FAULT_OPS("ucx", ucx_open);
-
-#ifdef FAULT_TRANSPORTS_WRAPPED
-extern const kvf_transport_ops __wrap_kvf_transport_local;
-extern const kvf_transport_ops __wrap_kvf_transport_tcp;
-extern const kvf_transport_ops __wrap_kvf_transport_ucx;
-const kvf_transport_ops __wrap_kvf_transport_local = FAULT_OPS("local", local_open);
-const kvf_transport_ops __wrap_kvf_transport_tcp = FAULT_OPS("tcp", tcp_open);
-const kvf_transport_ops __wrap_kvf_transport_ucx = FAULT_OPS("ucx", ucx_open);
-#endif
+FAULT_TRANSPORT(local)
+FAULT_TRANSPORT(tcp)
+FAULT_TRANSPORT(ucx)

@@ -1,15 +1,14 @@
+/* Rails whose links come up, fail and are read over as the test says. */
 #include "rails_fake.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/list.h"
 
 fake_world fakes;
-host told;
+side told;
 
 static fake_rail *fake_of(kvf_transport *transport)
 {
@@ -40,7 +39,10 @@ static kvf_status fake_open(const kvf_transport_config *config, const kvf_transp
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "no rail %u", fakes.opened);
     return fakes.status;
   }
-  *rail = (fake_rail){.base = {&fake_ops}, .host = *its_host, .is_open = true};
+  memset(rail, 0, sizeof(*rail));
+  rail->base.ops = &fake_ops;
+  rail->host = *its_host;
+  rail->is_open = true;
   fakes.opened++;
   *out = &rail->base;
   return KVF_OK;
@@ -85,18 +87,19 @@ static kvf_status fake_describe(kvf_transport *transport, void *out, size_t capa
   return i == fakes.describe_fails ? fakes.status : KVF_OK;
 }
 
-static void *come_up(void *context)
+static void *come_up(void *part)
 {
-  fake_part *part = context;
-  part_tell(index_of(fake_of(part->base.transport)), part, true, KVF_OK);
+  part_tell(part, true, KVF_OK);
   return NULL;
 }
 
-static void start(pthread_t *thread, void *(*main)(void *), void *context)
+static pthread_t start_up(fake_part *part)
 {
-  if (pthread_create(thread, NULL, main, context) != 0) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, come_up, part) != 0) {
     abort();
   }
+  return thread;
 }
 
 static kvf_status fake_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out)
@@ -106,8 +109,8 @@ static kvf_status fake_connect(kvf_transport *transport, const kvf_link_spec *sp
   if (index_of(rail) == fakes.connect_fails) {
     return fakes.status;
   }
-  fake_part *part = calloc(1, sizeof(*part));
-  if (part == NULL || spec->description_bytes > sizeof(part->description)) {
+  fake_part *part = allocate(sizeof(*part));
+  if (spec->description_bytes > sizeof(part->description)) {
     abort();
   }
   part->base = (kvf_link){.transport = transport, .user = spec->user};
@@ -121,10 +124,9 @@ static kvf_status fake_connect(kvf_transport *transport, const kvf_link_spec *sp
   rail->parts = part;
   (void)pthread_mutex_unlock(&fakes.lock);
   if (fakes.comes_up_at_once) {
-    const struct timespec a_while = {.tv_nsec = 5000000};
     part->has_thread = true;
-    start(&part->thread, come_up, part);
-    (void)nanosleep(&a_while, NULL); /* so that it is there before the others are */
+    part->thread = start_up(part);
+    sleep_us(5000); /* so that it is there before the others are */
   }
   *out = &part->base;
   return KVF_OK;
@@ -145,6 +147,8 @@ static kvf_status fake_read(kvf_link *link, const kvf_transfer *read)
   fake_rail *rail = fake_of(link->transport);
   (void)pthread_mutex_lock(&fakes.lock);
   expect(read->id != 0 && !KVF_CONTAINER_OF(link, fake_part, base)->is_given_back);
+  expect(rail->reads < FAKE_READS_MAX);
+  rail->read_ids[rail->reads] = read->id;
   rail->reads += !fakes.has_no_memory;
   rail->read_link = link;
   (void)pthread_mutex_unlock(&fakes.lock);
@@ -185,9 +189,14 @@ fake_part *part_of(uint32_t rail)
   return fakes.rails[rail].parts;
 }
 
-void part_tell(uint32_t rail, fake_part *part, bool up, kvf_status status)
+static void tell(const fake_part *part, bool up, kvf_status status)
 {
-  const kvf_transport_host *its_host = &fakes.rails[rail].host;
+  const kvf_transport_host *host = &fake_of(part->base.transport)->host;
+  (up ? host->link_up : host->link_down)(host->context, (kvf_link *)&part->base, status);
+}
+
+void part_tell(fake_part *part, bool up, kvf_status status)
+{
   (void)pthread_mutex_lock(&fakes.lock);
   bool may = !part->is_given_back && (int)part->state == (int)(up ? PART_CONNECTING : PART_UP);
   if (may) {
@@ -195,178 +204,47 @@ void part_tell(uint32_t rail, fake_part *part, bool up, kvf_status status)
   }
   (void)pthread_mutex_unlock(&fakes.lock);
   if (may) {
-    (up ? its_host->link_up : its_host->link_down)(its_host->context, &part->base, status);
+    tell(part, up, status);
   }
 }
 
 void part_up(uint32_t rail, kvf_status status)
 {
-  part_tell(rail, part_of(rail), true, status);
+  part_tell(part_of(rail), true, status);
 }
 
 void part_down(uint32_t rail, kvf_status status)
 {
-  part_tell(rail, part_of(rail), false, status);
+  part_tell(part_of(rail), false, status);
 }
 
 void part_up_late(uint32_t rail)
 {
-  const kvf_transport_host *its_host = &fakes.rails[rail].host;
-  its_host->link_up(its_host->context, &part_of(rail)->base, KVF_OK);
+  tell(part_of(rail), true, KVF_OK);
 }
 
 void part_down_late(uint32_t rail)
 {
-  const kvf_transport_host *its_host = &fakes.rails[rail].host;
-  its_host->link_down(its_host->context, &part_of(rail)->base, KVF_TRANSFER_FAILED);
+  tell(part_of(rail), false, KVF_TRANSFER_FAILED);
 }
 
-typedef struct telling {
-  uint32_t rail;
-  kvf_status status;
-} telling;
-
-static void *tell_elsewhere(void *context)
+pthread_t part_up_elsewhere(uint32_t rail)
 {
-  telling what = *(telling *)context;
-  free(context);
-  part_tell(what.rail, part_of(what.rail), true, what.status);
-  return NULL;
+  return start_up(part_of(rail));
 }
 
-pthread_t part_up_elsewhere(uint32_t rail, kvf_status status)
+bool read_end(uint32_t rail)
 {
-  telling *what = malloc(sizeof(*what));
-  pthread_t thread;
-  if (what == NULL) {
-    abort();
-  }
-  *what = (telling){rail, status};
-  start(&thread, tell_elsewhere, what);
-  return thread;
-}
-
-bool read_end(uint32_t rail, uint64_t id)
-{
-  const kvf_transport_host *its_host = &fakes.rails[rail].host;
+  fake_rail *of = &fakes.rails[rail];
   (void)pthread_mutex_lock(&fakes.lock);
-  bool any = fakes.rails[rail].reads > 0;
-  fakes.rails[rail].reads -= any;
+  const bool any = of->reads > 0;
+  of->reads -= any;
+  const uint64_t id = of->read_ids[of->reads];
   (void)pthread_mutex_unlock(&fakes.lock);
   if (any) {
-    its_host->read_done(its_host->context, &(kvf_read_result){.id = id, .status = KVF_PEER_DOWN, .bytes = 11});
+    of->host.read_done(of->host.context, &(kvf_read_result){.id = id, .status = KVF_PEER_DOWN, .bytes = 11});
   }
   return any;
-}
-
-/* ---- the host ---- */
-
-static void note(host_link *link, char event)
-{
-  if (link->events_count + 1 < sizeof(link->events)) {
-    link->events[link->events_count++] = event;
-  } else {
-    link->is_wrong = true;
-  }
-  (void)pthread_cond_broadcast(&told.changed);
-}
-
-static void on_event(kvf_link *base, char event, kvf_status status)
-{
-  (void)pthread_mutex_lock(&told.lock);
-  host_link *link = &told.links[base->user % HOST_LINKS_MAX];
-  link->is_wrong |= link->link != NULL && link->link != base;
-  link->link = base;
-  *(event == 'U' ? &link->up : &link->down) = status;
-  note(link, event);
-  bool disconnects = told.disconnects == event;
-  (void)pthread_mutex_unlock(&told.lock);
-  if (disconnects) {
-    kvf_transport_tcp.disconnect(base);
-  }
-  (void)sched_yield(); /* so that others come between */
-  (void)pthread_mutex_lock(&told.lock);
-  while (told.holds == event) {
-    (void)pthread_cond_wait(&told.changed, &told.lock);
-  }
-  /* The link is there until this returns, given back or not. */
-  note(&told.links[base->user % HOST_LINKS_MAX], event == 'U' ? 'u' : 'd');
-  (void)pthread_mutex_unlock(&told.lock);
-}
-
-static void on_link_up(void *context, kvf_link *link, kvf_status status)
-{
-  expect(context == &told);
-  on_event(link, 'U', status);
-}
-
-static void on_link_down(void *context, kvf_link *link, kvf_status status)
-{
-  expect(context == &told);
-  on_event(link, 'D', status);
-}
-
-static void on_read_done(void *context, const kvf_read_result *result)
-{
-  host *it = context;
-  (void)pthread_mutex_lock(&it->lock);
-  it->reads_done++;
-  it->last = *result;
-  (void)pthread_mutex_unlock(&it->lock);
-}
-
-static void on_read_progress(void *context, uint64_t read_id)
-{
-  ((host *)context)->progressed = read_id;
-}
-
-static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
-{
-  ((host *)context)->session_asked = session_id;
-  *out = (kvf_key){.data = {3}, .bytes = 1};
-  return session_id % 2 == 1;
-}
-
-static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transfer_item *items, uint32_t count)
-{
-  ((host *)context)->lease_asked = lease->id;
-  items[count - 1].remote_block = 13;
-  return KVF_LEASE_EXPIRED;
-}
-
-static void on_connection(void *context, kvf_status why)
-{
-  ((host *)context)->connection_why = why;
-}
-
-static void on_log(void *context, kvf_log_level level, const char *line)
-{
-  ((host *)context)->level = level;
-  (void)snprintf(((host *)context)->line, sizeof(((host *)context)->line), "%s", line);
-}
-
-bool host_has(uint64_t user, const char *events)
-{
-  struct timespec end;
-  int error = 0;
-  (void)clock_gettime(CLOCK_REALTIME, &end);
-  end.tv_sec += 5;
-  (void)pthread_mutex_lock(&told.lock);
-  const host_link *link = &told.links[user];
-  while (strcmp(link->events, events) != 0 && strlen(link->events) < strlen(events) && error == 0) {
-    error = pthread_cond_timedwait(&told.changed, &told.lock, &end);
-  }
-  bool same = strcmp(link->events, events) == 0;
-  (void)pthread_mutex_unlock(&told.lock);
-  return same;
-}
-
-void host_release(void)
-{
-  (void)pthread_mutex_lock(&told.lock);
-  told.holds = 0;
-  (void)pthread_cond_broadcast(&told.changed);
-  (void)pthread_mutex_unlock(&told.lock);
 }
 
 /* ---- what is made of them ---- */
@@ -374,16 +252,9 @@ void host_release(void)
 kvf_status made_open(uint32_t count, kvf_transport **out, char *message)
 {
   const kvf_transport_config config = {.connections_max = 5, .tcp_streams = count};
-  const kvf_transport_host its_host = {.context = &told,
-                                       .read_done = on_read_done,
-                                       .read_progress = on_read_progress,
-                                       .link_up = on_link_up,
-                                       .link_down = on_link_down,
-                                       .session_key = on_session_key,
-                                       .authorize = on_authorize,
-                                       .connection = on_connection,
-                                       .log = on_log};
-  return kvf_rails_open(&fake_ops, count, &config, &its_host, out, message);
+  side_free(&told);
+  const kvf_transport_host host = side_host(&told, &kvf_transport_tcp);
+  return kvf_rails_open(&fake_ops, count, &config, &host, out, message);
 }
 
 kvf_status made_connect(kvf_transport *made, uint64_t user, uint64_t session_id, uint32_t theirs, kvf_link **out)
@@ -416,10 +287,8 @@ void fakes_begin(void)
   fakes.describe_fails = FAKE_NEVER;
   fakes.connect_fails = FAKE_NEVER;
   fakes.status = KVF_NO_MEMORY;
-  memset(&told, 0, sizeof(told));
+  (void)side_host(&told, &kvf_transport_tcp);
   (void)pthread_mutex_init(&fakes.lock, NULL);
-  (void)pthread_mutex_init(&told.lock, NULL);
-  (void)pthread_cond_init(&told.changed, NULL);
 }
 
 void fakes_end(void)
@@ -431,7 +300,6 @@ void fakes_end(void)
       free(part);
     }
   }
-  (void)pthread_cond_destroy(&told.changed);
-  (void)pthread_mutex_destroy(&told.lock);
+  side_free(&told);
   (void)pthread_mutex_destroy(&fakes.lock);
 }

@@ -1,9 +1,10 @@
 /* A transport around another one that does to it, and to whoever uses it, what networks, kernels and peers may do, and
  * keeps the contract of transport/transport.h all the while. Without a plan it does nothing but pass everything on.
  *
- * What may happen is chosen by one plan for the whole process, since a transport's operations have no context. */
-#ifndef KVF_TESTS_CONFORMANCE_FAULT_TRANSPORT_H
-#define KVF_TESTS_CONFORMANCE_FAULT_TRANSPORT_H
+ * What may happen is chosen by one plan for the whole process, since a transport's operations have no context. A
+ * program that is linked with --wrap of the three transports has these in their place, in whole nodes too. */
+#ifndef KVF_TESTS_SIDES_FAULTS_H
+#define KVF_TESTS_SIDES_FAULTS_H
 
 #include "transport/transport.h"
 
@@ -38,13 +39,18 @@ typedef struct fault_plan {
 extern const kvf_status fault_statuses[];
 extern const size_t fault_statuses_count;
 
+#define fault_transport_local __wrap_kvf_transport_local
+#define fault_transport_tcp __wrap_kvf_transport_tcp
+#define fault_transport_ucx __wrap_kvf_transport_ucx
 extern const kvf_transport_ops fault_transport_local;
 extern const kvf_transport_ops fault_transport_tcp;
 extern const kvf_transport_ops fault_transport_ucx;
+/* What they stand around; with --wrap the program sets them to the real ones. */
+extern const kvf_transport_ops *fault_inner_local;
+extern const kvf_transport_ops *fault_inner_tcp;
+extern const kvf_transport_ops *fault_inner_ucx;
 
 /* From here on; NULL: pass everything on. */
 void fault_plan_set(const fault_plan *plan);
-/* How often that kind has happened since the plan was set. */
-uint64_t fault_count(fault_kind kind);
 
 #endif
