@@ -26,14 +26,24 @@ const char *cluster_said(void)
   return said;
 }
 
+const char *cluster_log(const cluster_node *node, const char *part)
+{
+  for (uint32_t i = 1; i <= CLUSTER_LOG_LINES && i <= node->log_lines; i++) {
+    const char *line = node->log[(node->log_lines - i) % CLUSTER_LOG_LINES];
+    if (strstr(line, part) != NULL) {
+      return line;
+    }
+  }
+  return "";
+}
+
 /* ---- options ---- */
 
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
   cluster_node *node = context;
   (void)level;
-  node->log_lines++;
-  (void)snprintf(node->last_log, sizeof(node->last_log), "%s", line);
+  (void)snprintf(node->log[node->log_lines++ % CLUSTER_LOG_LINES], sizeof(node->log[0]), "%s", line);
 }
 
 static cluster_node *node_at(uint32_t i)
@@ -84,6 +94,7 @@ static void set_option(const char *name, const char *value)
               {"dealt", &c.producer.dealt, NULL},
               {"own_dealt", &c.consumer.dealt, NULL},
               {"blocks", &c.blocks, NULL},
+              {"start_ms", &c.start_ms, NULL},
               {"published", NULL, &c.is_published},
               {"apart", NULL, &c.is_apart},
               {"control", NULL, &c.is_control},
@@ -103,6 +114,9 @@ static void set_option(const char *name, const char *value)
     for (size_t i = 0; i < sizeof(holds) / sizeof(holds[0]); i++) {
       c.held |= strstr(value, holds[i]) == NULL ? 0 : 1u << i;
     }
+  } else if (strcmp(name, "single") == 0) {
+    c.d.config.options.chunk_bytes = 1;
+    c.d.config.options.chunks_in_flight = CLUSTER_BLOCKS * CLUSTER_GROUPS;
   } else if (strcmp(name, "p.model") == 0) {
     (void)snprintf(c.producer_model, sizeof(c.producer_model), "%s", value);
   } else {
@@ -114,6 +128,7 @@ static void set_defaults(void)
 {
   c.producer.ranks = c.consumer.ranks = c.heads = c.groups = 1;
   c.blocks = 4;
+  c.start_ms = 1000;
   (void)strcpy(c.producer_model, "m");
   for (uint32_t i = 0; i <= CLUSTER_PRODUCERS; i++) {
     cluster_node *node = node_at(i);
@@ -324,9 +339,9 @@ void cluster_open(const char *options)
   (void)cluster_close(NULL);
   memset(&c, 0, sizeof(c));
   c.is_open = true;
-  c.now_ns = 1000 * MS;
   set_defaults();
   take_options(options);
+  c.now_ns = c.start_ms * MS;
   c.d.name[0] = 'D';
   open_node(&c.d, &c.consumer, c.consumer_rank, 'c', !c.is_control);
   for (uint32_t i = 0; i < c.producer.ranks; i++) {
@@ -465,10 +480,14 @@ static void cancel_read(uint64_t read_id)
 void cluster_dial(uint32_t producer, kvf_status status)
 {
   cluster_wire *wire = &c.wires[producer];
-  const uint64_t dial_id = wire->dial_id;
   const kvf_address from = {.port = 9};
-  assert_true(dial_id != 0);
-  wire->dial_id = 0;
+  uint64_t dial_id = 0;
+  while (dial_id == 0) {
+    assert_true(wire->dials_waiting > 0);
+    dial_id = kvf_core_has_conn(c.d.core, wire->dial_ids[0]) ? wire->dial_ids[0] : 0; /* else it has been given up */
+    wire->dials_waiting--;
+    memmove(&wire->dial_ids[0], &wire->dial_ids[1], wire->dials_waiting * sizeof(wire->dial_ids[0]));
+  }
   if (status == KVF_OK) {
     assert_int_equal(kvf_core_on_accepted(c.p[producer].core, c.now_ns, from, &wire->producer_id), KVF_OK);
     wire->consumer_id = dial_id;
@@ -480,9 +499,12 @@ static void dial(const kvf_peer_action *action)
 {
   const bool is_other = action->address.port >= OTHER_PORT;
   const uint32_t producer = (uint32_t)action->address.port - (is_other ? OTHER_PORT : FIRST_PORT);
-  assert_true(producer < c.producer.ranks);
+  if (action->address.ip[0] != 0 || producer >= c.producer.ranks) {
+    return; /* nobody is there, and nobody says so */
+  }
+  assert_true(c.wires[producer].dials_waiting < CLUSTER_DIALS_WAITING);
   c.wires[producer].dials++;
-  c.wires[producer].dial_id = action->conn_id;
+  c.wires[producer].dial_ids[c.wires[producer].dials_waiting++] = action->conn_id;
   if ((c.held & CLUSTER_DIALS) == 0) {
     cluster_dial(producer, c.wires[producer].is_down ? KVF_PEER_DOWN : KVF_OK);
   } else {

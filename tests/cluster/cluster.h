@@ -16,6 +16,8 @@
 #define CLUSTER_BLOCK_TOKENS 16
 #define CLUSTER_HEADS 8
 #define CLUSTER_SLOTS 16
+#define CLUSTER_LOG_LINES 8
+#define CLUSTER_DIALS_WAITING 4
 #define CLUSTER_READS 256
 #define CLUSTER_LINKS 1024
 #define CLUSTER_TICKETS 8 /* A to H */
@@ -29,11 +31,11 @@ typedef struct cluster_node {
   kvf_core_config config;
   kvf_address address;
   kvf_address other;
-  char offers[64];   /* transports of its memory */
-  uint64_t memories; /* it has had */
-  bool is_held;      /* what it sends stays in its outbox */
-  uint32_t log_lines;
-  char last_log[KVF_LOG_LINE_BYTES_MAX];
+  char offers[64];    /* transports of its memory */
+  uint64_t memories;  /* it has had */
+  bool is_held;       /* what it sends stays in its outbox */
+  uint32_t log_lines; /* of which the last are here, each in its turn */
+  char log[CLUSTER_LOG_LINES][KVF_LOG_LINE_BYTES_MAX];
   kvf_region_layout regions[CLUSTER_LAYERS]; /* one for each layer of this rank; there are as many parts, or none */
   kvf_part parts[CLUSTER_LAYERS];
   kvf_pages pages;
@@ -50,8 +52,9 @@ typedef struct cluster_node {
 typedef struct cluster_wire {
   uint64_t consumer_id;
   uint64_t producer_id;
-  uint64_t dial_id; /* is to be answered */
-  bool is_down;     /* dials fail */
+  uint64_t dial_ids[CLUSTER_DIALS_WAITING]; /* to be answered, the oldest first */
+  uint32_t dials_waiting;
+  bool is_down; /* dials fail */
   uint32_t dials;
 } cluster_wire;
 
@@ -87,6 +90,7 @@ typedef struct cluster_stray {
 typedef struct cluster {
   bool is_open;
   uint64_t now_ns;
+  uint32_t start_ms;
   cluster_split producer;
   cluster_split consumer;
   uint32_t consumer_rank;
@@ -124,8 +128,9 @@ extern cluster c;
 
 /* Closes the one before. Options are words: `ranks=2` of the producer, `own=2` of the consumer, whose rank `rank=1` is;
  * `heads` of the model, `groups`, `layers`, `stages` and `own_stages` (stage_ends), `dealt` and `own_dealt`; `blocks`
- * of ticket A, which is `published`; `apart`; `control`; `two` addresses; `nomemory`; `offers=tcp`; `key`, `d.key`,
- * `p.key` and `p.other`; `p.model`; `hold=dials,links,reads,cancels,events`; each other one is set on all nodes. */
+ * of ticket A, which is `published`; `start_ms`; `apart`; `control`; `two` addresses; `nomemory`; `offers=tcp`; `key`,
+ * `d.key`, `p.key` and `p.other`; `p.model`; `hold=dials,links,reads,cancels,events`; each other one is set on all
+ * nodes. */
 void cluster_open(const char *options);
 /* Of the last that was opened, if it is still open. */
 int cluster_close(void **state);
@@ -138,7 +143,7 @@ __attribute__((format(printf, 1, 2))) void cluster_say(const char *format, ...);
 void cluster_advance(uint64_t ms);
 void cluster_tick(void);
 
-/* The dial that waits succeeds, or fails. */
+/* The dial that has waited longest succeeds, or fails. */
 void cluster_dial(uint32_t producer, kvf_status status);
 /* The consumer's end sees the connection closed, the producer's, or both. */
 void cluster_cut(uint32_t producer, bool at_consumer, bool at_producer);
@@ -172,6 +177,8 @@ bool cluster_holds_all(const kvf_ticket *ticket);
 /* Takes events until one of this kind comes, which is c.event; false: none did. With CLUSTER_EVENTS. */
 bool cluster_event(kvf_event_kind kind);
 uint64_t cluster_stat(const cluster_node *node, const char *name, const char *reason);
+/* The latest line with this in it; "": none. */
+const char *cluster_log(const cluster_node *node, const char *part);
 /* How many loads and requests hold the consumer's peers. */
 uint32_t cluster_users(void);
 

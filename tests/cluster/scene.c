@@ -121,6 +121,7 @@ static void do_alter(const line *at)
               {"model", &ticket->prompt.model[0]},
               {"token", &ticket->lease.token[0]},
               {"incarnation", &ticket->rank[0].incarnation.bytes[0]},
+              {"life", &ticket->rank[0].incarnation.bytes[1]},
               {"address", &ticket->rank[0].address.ip[0]},
               {"other", &ticket->rank[0].other.ip[0]}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -402,12 +403,12 @@ static void do_peers(const line *at)
   }
 }
 
-/* The last line; "" once it has been asked for. */
+/* And those lines are forgotten. */
 static void do_log(const line *at)
 {
   cluster_node *node = node_of(at, 1);
-  cluster_say("%s", node->last_log);
-  node->last_log[0] = 0;
+  cluster_say("%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
+  node->log_lines = 0;
 }
 
 /* What the fence table of P says of the ticket's slot. */

@@ -16,7 +16,7 @@
  *   know P                       D has the option peers, and starts
  *   garble NODE P, insecure NODE P               what comes over the connection to P, at this end of it
  *   +MS                          time goes by
- *   stats NODE NAME[.REASON]…, peers, log NODE, holds A, event
+ *   stats NODE NAME[.REASON]…, peers, log NODE [PART], fence A P, holds A, attachment N, event
  */
 #ifndef KVF_TESTS_SCENE_H
 #define KVF_TESTS_SCENE_H
