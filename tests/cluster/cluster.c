@@ -677,7 +677,7 @@ void cluster_restart(uint32_t producer)
 uint64_t cluster_accept(cluster_node *node, uint8_t host)
 {
   uint64_t conn_id = 0;
-  const kvf_address from = {.ip = {[0] = 0x20, [15] = host}, .port = 7};
+  const kvf_address from = {.ip = {[0] = host}, .port = 7};
   assert_int_equal(kvf_core_on_accepted(node->core, c.now_ns, from, &conn_id), KVF_OK);
   return conn_id;
 }

@@ -182,7 +182,7 @@ const char *cluster_log(const cluster_node *node, const char *part);
 /* How many loads and requests hold the consumer's peers. */
 uint32_t cluster_users(void);
 
-/* A connection to this node from host 2000::`host`; an id that is no wire's. */
+/* A connection to this node from a host with this first byte; its id is no wire's. */
 uint64_t cluster_accept(cluster_node *node, uint8_t host);
 /* How often the node has hung up on strangers since. */
 uint32_t cluster_hang_ups(cluster_node *node);
