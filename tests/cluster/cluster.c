@@ -117,6 +117,8 @@ static void set_option(const char *name, const char *value)
   } else if (strcmp(name, "single") == 0) {
     c.d.config.options.chunk_bytes = 1;
     c.d.config.options.chunks_in_flight = CLUSTER_BLOCKS * CLUSTER_GROUPS;
+  } else if (strcmp(name, "exact_chunk_bytes") == 0) {
+    c.d.config.options.chunk_bytes = (uint32_t)strtoul(value, NULL, 0);
   } else if (strcmp(name, "p.model") == 0) {
     (void)snprintf(c.producer_model, sizeof(c.producer_model), "%s", value);
   } else {
@@ -435,10 +437,12 @@ uint32_t cluster_reads_of(uint32_t producer)
   return count;
 }
 
+/* Reads of one link that follow each other are one entry: "read 1 of P0: 0,1 | 2,3". */
 static void say_read(const kvf_load_read *read)
 {
   char items[2048] = "";
   size_t used = 0;
+  const kvf_layers *layers = &read->transfer.layers;
   for (uint32_t i = 0; i < read->transfer.items_count; i++) {
     const kvf_transfer_item *item = &read->transfer.items[i];
     char group[16] = "";
@@ -447,10 +451,21 @@ static void say_read(const kvf_load_read *read)
                              item->position);
     assert_true(used < sizeof(items));
   }
-  char over[16] = "";
-  (void)snprintf(over, sizeof(over), " over %u", read->link_id);
-  cluster_say("read %u of P%u%s: %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
-              (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", items);
+  const size_t before = strlen(c.trace);
+  if (before > 0 && before == c.read_said_at && read->transfer.id == c.last_read.transfer.id + 1 &&
+      read->link_id == c.last_read.link_id && layers->first == c.last_read.transfer.layers.first) {
+    assert_true(before + used + 4 < sizeof(c.trace));
+    (void)snprintf(c.trace + before, sizeof(c.trace) - before, " | %s", items);
+  } else {
+    char over[16] = "";
+    char of_layers[32] = "";
+    (void)snprintf(over, sizeof(over), " over %u", read->link_id);
+    (void)snprintf(of_layers, sizeof(of_layers), " [%u-%u]", layers->first, layers->first + layers->count - 1);
+    cluster_say("read %u of P%u%s%s: %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
+                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", layers->count > 0 ? of_layers : "", items);
+  }
+  c.last_read = *read;
+  c.read_said_at = strlen(c.trace);
 }
 
 static void start_read(const kvf_load_read *read)
@@ -466,7 +481,13 @@ static void start_read(const kvf_load_read *read)
 
 static void cancel_read(uint64_t read_id)
 {
-  cluster_say("cancel %u", (uint32_t)read_id);
+  const size_t before = strlen(c.trace);
+  if (before > 0 && before == c.cancel_said_at) {
+    (void)snprintf(c.trace + before, sizeof(c.trace) - before, ",%u", (uint32_t)read_id);
+  } else {
+    cluster_say("cancel %u", (uint32_t)read_id);
+  }
+  c.cancel_said_at = strlen(c.trace);
   for (uint32_t i = 0; i < c.reads_count && (c.held & CLUSTER_CANCELS) == 0; i++) {
     if (c.reads[i].transfer.id == read_id) {
       cluster_end_read(i, KVF_CANCELLED);

@@ -122,6 +122,9 @@ typedef struct cluster {
   kvf_event event; /* the last that was taken */
   cluster_stray stray;
   char trace[16384];
+  kvf_load_read last_read; /* that was said; and where its entry ends, if it is the last */
+  size_t read_said_at;
+  size_t cancel_said_at;
 } cluster;
 
 extern cluster c;

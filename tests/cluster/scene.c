@@ -130,7 +130,10 @@ static void do_alter(const line *at)
   ticket->lease.id += strcmp(what, "lease") == 0 ? 1 : 0;
   ticket->fields -= strcmp(what, "fields") == 0 ? 1 : 0;
   ticket->counts[0] -= strcmp(what, "counts") == 0 ? 1 : 0;
-  if (strcmp(what, "slid") == 0) {
+  ticket->ids[0] += strcmp(what, "block") == 0 ? 1 : 0;
+  if (strcmp(what, "empty") == 0) {
+    ticket->prompt.tokens = ticket->counts[0] = 0;
+  } else if (strcmp(what, "slid") == 0) {
     ticket->ids[ticket->counts[0] - 1] = KVF_BLOCK_NONE;
   } else if (strcmp(what, "groups") == 0) {
     ticket->groups = 2;
