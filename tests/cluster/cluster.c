@@ -462,7 +462,7 @@ static void say_read(const kvf_load_read *read)
     (void)snprintf(over, sizeof(over), " over %u", read->link_id);
     (void)snprintf(of_layers, sizeof(of_layers), " [%u-%u]", layers->first, layers->first + layers->count - 1);
     cluster_say("read %u of P%u%s%s: %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
-                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", layers->count > 0 ? of_layers : "", items);
+                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.layers > 0 ? of_layers : "", items);
   }
   c.last_read = *read;
   c.read_said_at = strlen(c.trace);
@@ -510,8 +510,9 @@ void cluster_dial(uint32_t producer, kvf_status status)
     memmove(&wire->dial_ids[0], &wire->dial_ids[1], wire->dials_waiting * sizeof(wire->dial_ids[0]));
   }
   if (status == KVF_OK) {
-    assert_int_equal(kvf_core_on_accepted(c.p[producer].core, c.now_ns, from, &wire->producer_id), KVF_OK);
-    wire->consumer_id = dial_id;
+    status =
+        kvf_core_on_accepted(c.p[producer].core, c.now_ns, from, &wire->producer_id) == KVF_OK ? KVF_OK : KVF_PEER_DOWN;
+    wire->consumer_id = status == KVF_OK ? dial_id : 0;
   }
   kvf_core_on_dialed(c.d.core, c.now_ns, dial_id, status);
 }
@@ -554,31 +555,36 @@ static void open_link(const kvf_peer_action *action)
   }
 }
 
+void cluster_carry_out(cluster_node *node, const kvf_effect *effect)
+{
+  switch (effect->kind) {
+    case KVF_EFFECT_DIAL:
+      dial(&effect->link);
+      break;
+    case KVF_EFFECT_OPEN_LINK:
+      open_link(&effect->link);
+      break;
+    case KVF_EFFECT_CLOSE_LINK:
+      cluster_say("close %u", effect->link.link_id);
+      break;
+    case KVF_EFFECT_READ:
+      start_read(&effect->read);
+      break;
+    case KVF_EFFECT_CANCEL:
+      cancel_read(effect->read.transfer.id);
+      break;
+    case KVF_EFFECT_STORE:
+      node->table[effect->store.slot] = effect->store.entry;
+      kvf_core_on_stored(node->core, &effect->store);
+      break;
+  }
+}
+
 static void carry_effects(cluster_node *node)
 {
   kvf_effect effect;
   while (kvf_core_next_effect(node->core, c.now_ns, &effect)) {
-    switch (effect.kind) {
-      case KVF_EFFECT_DIAL:
-        dial(&effect.link);
-        break;
-      case KVF_EFFECT_OPEN_LINK:
-        open_link(&effect.link);
-        break;
-      case KVF_EFFECT_CLOSE_LINK:
-        cluster_say("close %u", effect.link.link_id);
-        break;
-      case KVF_EFFECT_READ:
-        start_read(&effect.read);
-        break;
-      case KVF_EFFECT_CANCEL:
-        cancel_read(effect.read.transfer.id);
-        break;
-      case KVF_EFFECT_STORE:
-        node->table[effect.store.slot] = effect.store.entry;
-        kvf_core_on_stored(node->core, &effect.store);
-        break;
-    }
+    cluster_carry_out(node, &effect);
   }
 }
 
@@ -851,7 +857,7 @@ kvf_ticket *cluster_ticket(uint32_t producer, uint32_t positions)
   uint32_t *ids = c.ids[c.tickets_count++];
   const kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = c.groups};
   const kvf_config *options = &c.p[0].config.options;
-  uint32_t tokens[CLUSTER_GROUPS] = {CLUSTER_BLOCK_TOKENS, CLUSTER_BLOCK_TOKENS, CLUSTER_BLOCK_TOKENS};
+  uint32_t tokens[CLUSTER_GROUPS] = {options->block_tokens, options->block_tokens, options->block_tokens};
   if (options->group_block_tokens[0] != 0) {
     (void)sscanf(options->group_block_tokens, "%u,%u,%u", &tokens[0], &tokens[1], &tokens[2]);
   }

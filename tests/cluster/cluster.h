@@ -138,6 +138,8 @@ void cluster_open(const char *options);
 /* Of the last that was opened, if it is still open. */
 int cluster_close(void **state);
 
+/* What this core wants of its runtime. */
+void cluster_carry_out(cluster_node *node, const kvf_effect *effect);
 /* Carries effects and frames to and fro until nothing moves, and takes events. */
 void cluster_settle(void);
 /* What the consumer and its producers have done since the last call; see scene.h. */

@@ -165,7 +165,7 @@ CLUSTER_TEST(lease_states_go_to_the_requests)
 SCENE(reads_come_back_to_their_load, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1 [0-0]: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
       "done 12345 ok\n" /* nobody's */
       "stats D late_reads > 1\n"
       "done 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
@@ -174,11 +174,11 @@ SCENE(reads_come_back_to_their_load, HELD "published",
 SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1 [0-0]: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
       "linkdown 1 peer_down > close 1\n"
       "done 1 peer_down\n"
       "+20 > open 2 P0 local\n"
-      "link 2 ok > read 2 of P0 over 2 [0-0]: 0,1,2,3\n"
+      "link 2 ok > read 2 of P0 over 2: 0,1,2,3\n"
       "linkdown 2 peer_down > close 2\n"
       "done 2 peer_down\n"
       "+40 > load 1: peer_down 0/4; load 1 released\n")
@@ -187,13 +187,13 @@ SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
 SCENE(another_transport_brings_the_rest, HELD "published single",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1 [0-0]: 0 | 1 | 2 | 3\n"
+      "link 1 ok > read 1 of P0 over 1: 0 | 1 | 2 | 3\n"
       "done P0 2 ok\n"
       "linkdown 1 transfer_failed > close 1\n"
       "done P0 2 transfer_failed\n"
       "+20 > open 2 P0 local\n"
       "link 2 transfer_setup > close 2; open 3 P0 tcp\n"
-      "link 3 ok > read 5 of P0 over 3 [0-0]: 2 | 3\n"
+      "link 3 ok > read 5 of P0 over 3: 2 | 3\n"
       "done P0 2 ok > load 1: ok 4/4; load 1 released\n"
       "holds A > 4\n"
       "stats D blocks_loaded > 4\n")
@@ -201,7 +201,7 @@ SCENE(another_transport_brings_the_rest, HELD "published single",
 SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1 [0-0]: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
       "hold P0\n"
       "+501\n"
       "+500 > cancel 1; close 1; D hangs up on P0\n"
@@ -211,7 +211,7 @@ SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
 SCENE(progress_puts_the_stall_off, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1 [0-0]: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
       "+400\n"
       "progress 1\n"
       "progress 12345\n"
