@@ -45,13 +45,9 @@ typedef struct world {
   kvf_peer peer[WORLD_PEERS];
   kvf_loads loads;
   kvf_load_readers readers;
-  const world_load *starting; /* kvf_stage_shares() plans its slices */
-  world_load spec;
+  world_load spec; /* kvf_stage_shares() plans its slices */
   kvf_transfer_item items[WORLD_ITEMS_MAX];
   world_slice slices[KVF_RANKS_MAX];
-  void (*on_want)(uint32_t peer);
-  void (*on_ping)(uint32_t peer);
-  void (*on_stalled)(uint32_t link_id, bool silent);
   uint32_t other_peer;    /* that does not have what is planned to be read from it; 0: all have */
   uint32_t stale_link_id; /* the last that was said to be */
   char said[4096];
@@ -63,6 +59,25 @@ static world w;
 static inline kvf_incarnation world_incarnation(uint32_t peer)
 {
   return (kvf_incarnation){.bytes = {[0] = (uint8_t)peer, [15] = 1}};
+}
+
+/* ---- what is said ---- */
+
+__attribute__((format(printf, 3, 4))) static inline void world_add(char *text, size_t room, const char *format, ...)
+{
+  size_t used = strlen(text);
+  va_list args;
+  va_start(args, format);
+  int written = vsnprintf(text + used, room - used, format, args);
+  va_end(args);
+  assert_true(written >= 0 && (size_t)written < room - used);
+}
+
+#define world_say(...) world_add(w.trace, sizeof(w.trace), __VA_ARGS__)
+
+static inline void world_say_of(const char *what, uint32_t number, const char *more)
+{
+  world_add(w.said, sizeof(w.said), "%s%s %u%s", w.said[0] == 0 ? "" : "; ", what, number, more);
 }
 
 /* ---- what the machine calls ---- */
@@ -100,9 +115,9 @@ kvf_status __wrap_kvf_stage_shares(const kvf_pages *pages, const kvf_holding *ow
   (void)ranks_count;
   (void)turn;
   (void)message;
-  *count = w.starting->slices_count;
+  *count = w.spec.slices_count;
   for (uint32_t i = 0; i < *count; i++) {
-    const world_slice *slice = &w.starting->slices[i];
+    const world_slice *slice = &w.spec.slices[i];
     shares[i] = (kvf_rank_share){
         .rank = i, .remote_head = slice->remote_head, .local_head = slice->local_head, .heads = slice->heads};
   }
@@ -138,20 +153,20 @@ void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   (void)peers;
   (void)now_ns;
-  w.on_want((uint32_t)(peer - w.peer));
+  world_say_of("want", (uint32_t)(peer - w.peer), "");
 }
 
 void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
 {
   (void)peers;
-  w.on_ping((uint32_t)(peer - w.peer));
+  world_say_of("ping", (uint32_t)(peer - w.peer), "");
 }
 
 void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, bool silent)
 {
   (void)peers;
   (void)now_ns;
-  w.on_stalled(link_id, silent);
+  world_say_of("stalled", link_id, silent ? " silent" : "");
 }
 
 void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id)
@@ -159,36 +174,6 @@ void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id
   (void)peers;
   (void)now_ns;
   w.stale_link_id = link_id;
-}
-
-/* ---- what is said ---- */
-
-__attribute__((format(printf, 3, 4))) static inline void world_add(char *text, size_t room, const char *format, ...)
-{
-  size_t used = strlen(text);
-  va_list args;
-  va_start(args, format);
-  int written = vsnprintf(text + used, room - used, format, args);
-  va_end(args);
-  assert_true(written >= 0 && (size_t)written < room - used);
-}
-
-#define world_say(...) world_add(w.trace, sizeof(w.trace), __VA_ARGS__)
-
-static inline void world_say_want(uint32_t peer)
-{
-  world_add(w.said, sizeof(w.said), "%swant %d", w.said[0] == 0 ? "" : "; ", (int)peer);
-}
-
-static inline void world_say_ping(uint32_t peer)
-{
-  world_add(w.said, sizeof(w.said), "%sping %d", w.said[0] == 0 ? "" : "; ", (int)peer);
-}
-
-static inline void world_say_stalled(uint32_t link_id, bool silent)
-{
-  world_add(w.said, sizeof(w.said), "%sstalled %d%s", w.said[0] == 0 ? "" : "; ", (int)link_id,
-            silent ? " silent" : "");
 }
 
 /* ---- the world ---- */
@@ -222,9 +207,6 @@ static inline void world_spec(uint64_t request_id, uint32_t items, const char *p
 static inline void world_init(void)
 {
   memset(&w, 0, sizeof(w));
-  w.on_want = world_say_want;
-  w.on_ping = world_say_ping;
-  w.on_stalled = world_say_stalled;
   w.readers = (kvf_load_readers){.count = 1, .spread_bytes = 1};
   w.context.config = (kvf_config){.rank = 3,
                                   .ranks = 4,
@@ -237,16 +219,16 @@ static inline void world_init(void)
                                   .chunks_in_flight = 2};
 }
 
-static inline void world_open_at(uint64_t now_ns, uint64_t seed)
+static inline void world_open(void)
 {
   for (uint32_t i = 0; i < WORLD_PEERS; i++) {
     w.peer[i] = (kvf_peer){.users = 0};
     kvf_list_init(&w.peer[i].slices.all);
     kvf_list_init(&w.peer[i].slices.waiting);
   }
-  kvf_wheel_init(&w.context.wheel, now_ns);
+  kvf_wheel_init(&w.context.wheel, 0);
   w.pool.holding.share = (kvf_share){0, KVF_RANKS_MAX, KVF_RANKS_MAX}; /* no replicas */
-  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, seed);
+  kvf_loads_init(&w.loads, &w.context, &w.peers, NULL, &w.pool, 1);
   w.loads.readers = w.readers;
   w.said[0] = 0;
 }
@@ -255,14 +237,14 @@ static inline void world_open_at(uint64_t now_ns, uint64_t seed)
 static inline void world_reopen(void)
 {
   kvf_loads_free(&w.loads);
-  world_open_at(0, 1);
+  world_open();
 }
 
 static inline int world_setup(void **state)
 {
   (void)state;
   world_init();
-  world_open_at(0, 1);
+  world_open();
   return 0;
 }
 
@@ -281,8 +263,10 @@ static inline kvf_fence_sample world_sample(uint32_t peer, uint64_t word)
 /* ---- what goes in ---- */
 
 /* What it is given is the test's again when it returns. */
-static inline void world_start_load(uint64_t now_ns, const world_load *spec)
+static inline void world_start(uint64_t now_ms)
 {
+  const world_load *spec = &w.spec;
+  const uint64_t now_ns = now_ms * MS;
   static kvf_ticket ticket;
   static uint32_t remote[KVF_BLOCKS_PER_LEASE_MAX];
   static uint32_t local[KVF_BLOCKS_PER_LEASE_MAX];
@@ -312,16 +296,10 @@ static inline void world_start_load(uint64_t now_ns, const world_load *spec)
   const kvf_load_params load = {.request_id = spec->request_id,
                                 .timeout_ms = (uint32_t)((spec->deadline_ns - now_ns) / MS),
                                 .destination = {.ids = local, .counts = ticket.counts, .groups = spec->groups}};
-  w.starting = spec;
   assert_int_equal(kvf_loads_start(&w.loads, now_ns, &sources, &load, 0), KVF_OK);
   memset(&ticket, 0xff, sizeof(ticket));
   memset(remote, 0xff, spec->positions * sizeof(remote[0]));
   memset(local, 0xff, spec->positions * sizeof(local[0]));
-}
-
-static inline void world_start(uint64_t now_ms)
-{
-  world_start_load(now_ms * MS, &w.spec);
 }
 
 /* False: there is none of this request. */
