@@ -119,6 +119,8 @@ static void set_option(const char *name, const char *value)
     c.d.config.options.chunks_in_flight = CLUSTER_BLOCKS * CLUSTER_GROUPS;
   } else if (strcmp(name, "exact_chunk_bytes") == 0) {
     c.d.config.options.chunk_bytes = (uint32_t)strtoul(value, NULL, 0);
+  } else if (strcmp(name, "exact_inline_bytes") == 0) {
+    c.d.config.options.inline_bytes = (uint32_t)strtoul(value, NULL, 0);
   } else if (strcmp(name, "p.model") == 0) {
     (void)snprintf(c.producer_model, sizeof(c.producer_model), "%s", value);
   } else {
@@ -371,19 +373,18 @@ int cluster_close(void **state)
 /* ---- reads ---- */
 
 /* As a transport does. */
-static kvf_status copy(const cluster_node *producer, const kvf_load_read *read)
+static kvf_status copy(const cluster_node *producer, const kvf_load_read *read, uint64_t *bytes)
 {
   char message[KVF_MESSAGE_BYTES_MAX];
   kvf_pair pairs[CLUSTER_LAYERS];
   kvf_plan plan;
   kvf_segment segment;
-  uint64_t bytes;
   assert_int_equal(kvf_plan_make(&plan, pairs, &c.d.pages, &producer->pages, message), KVF_OK);
   const kvf_chunk chunk = kvf_chunk_of(&plan, &read->transfer, NULL);
-  if (kvf_chunk_check(&chunk, &bytes) != KVF_OK) {
+  if (kvf_chunk_check(&chunk, bytes) != KVF_OK) {
     return KVF_INVALID;
   }
-  c.read_bytes += bytes;
+  c.read_bytes += *bytes;
   kvf_segment_cursor cursor = kvf_segments_begin(&chunk);
   while (kvf_segments_next(&cursor, &segment, 1, UINT64_MAX) > 0) {
     memcpy((uint8_t *)c.d.pool[segment.local_region] + segment.local_offset,
@@ -396,13 +397,16 @@ static void end_read(const kvf_load_read *read, kvf_status status)
 {
   const cluster_node *producer = &c.p[c.links[read->link_id].producer];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = CLUSTER_SLOTS}};
+  uint64_t bytes = 0;
   if (status == KVF_OK) {
-    status = copy(producer, read);
+    status = copy(producer, read, &bytes);
+  }
+  if (status == KVF_OK || status == KVF_CHECKSUM) {
     sample.head.incarnation = producer->config.incarnation;
     sample.head.generation = producer->memories;
     sample.entry = producer->table[read->transfer.lease.slot];
   }
-  kvf_core_on_read_done(c.d.core, c.now_ns, read->transfer.id, status, c.verified, &sample, 0, &(kvf_read_work){0});
+  kvf_core_on_read_done(c.d.core, c.now_ns, read->transfer.id, status, c.verified, &sample, bytes, &(kvf_read_work){0});
 }
 
 void cluster_end_read(uint32_t i, kvf_status status)
@@ -443,7 +447,7 @@ static void say_read(const kvf_load_read *read)
   char items[2048] = "";
   size_t used = 0;
   const kvf_layers *layers = &read->transfer.layers;
-  for (uint32_t i = 0; i < read->transfer.items_count; i++) {
+  for (uint32_t i = 0; i < read->transfer.items_count && i < CLUSTER_GROUPS * CLUSTER_BLOCKS; i++) {
     const kvf_transfer_item *item = &read->transfer.items[i];
     char group[16] = "";
     (void)snprintf(group, sizeof(group), "%u.", item->group);
@@ -461,8 +465,9 @@ static void say_read(const kvf_load_read *read)
     char of_layers[32] = "";
     (void)snprintf(over, sizeof(over), " over %u", read->link_id);
     (void)snprintf(of_layers, sizeof(of_layers), " [%u-%u]", layers->first, layers->first + layers->count - 1);
-    cluster_say("read %u of P%u%s%s: %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
-                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.layers > 0 ? of_layers : "", items);
+    cluster_say("read %u of P%u%s%s:%s %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
+                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.layers > 0 ? of_layers : "",
+                read->transfer.small ? " small" : "", items);
   }
   c.last_read = *read;
   c.read_said_at = strlen(c.trace);
@@ -619,6 +624,17 @@ static void deliver(kvf_core *to, uint64_t conn_id, const kvf_core_output *outpu
   }
 }
 
+static void say_pings(const kvf_core_output *output, const cluster_node *to)
+{
+  kvf_frame_header header;
+  for (size_t at = 0; at < output->bytes; at += KVF_FRAME_HEADER_BYTES + header.body_bytes) {
+    assert_int_equal(kvf_frame_header_decode(output->data + at, KVF_FRAME_BODY_BYTES_MAX, &header), KVF_OK);
+    if (header.type == KVF_FRAME_PING) {
+      cluster_say("ping %s", to->name);
+    }
+  }
+}
+
 static void take_output(void *context, const kvf_core_output *output)
 {
   carrier *carried = context;
@@ -635,6 +651,9 @@ static void take_output(void *context, const kvf_core_output *output)
       cluster_say("%s hangs up on %s", from->name, from == &c.d ? c.p[i].name : c.d.name);
       wire->consumer_id = 0;
       wire->producer_id = 0;
+    }
+    if (from == &c.d) {
+      say_pings(output, &c.p[i]);
     }
     deliver(from == &c.d ? c.p[i].core : c.d.core, to_id, output);
     return;

@@ -257,7 +257,9 @@ static void do_done(const line *at)
   const uint64_t id = number_at(at, 1);
   for (uint32_t i = 0; i < c.reads_count; i++) {
     if (c.reads[i].transfer.id == id) {
+      c.verified = at->count > 3 ? number_at(at, 3) : 0;
       cluster_end_read(i, status_at(at, 2));
+      c.verified = 0;
       return;
     }
   }

@@ -11,7 +11,7 @@
  *   cut P…, lose P…, drop P…     both ends of its connection are closed, D's, or P's;  restart P
  *   hold NODE, let NODE          what it sends
  *   link ID STATUS, linkdown ID STATUS, malformed ID
- *   done ID STATUS, done P COUNT STATUS, progress ID
+ *   done ID STATUS [VERIFIED], done P COUNT STATUS, progress ID
  *   clear NODE, memory NODE, move NODE           its memory goes, comes, or is another one
  *   know P                       D has the option peers, and starts
  *   garble NODE P, insecure NODE P               what comes over the connection to P, at this end of it

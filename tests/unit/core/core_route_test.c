@@ -165,7 +165,7 @@ CLUSTER_TEST(lease_states_go_to_the_requests)
 SCENE(reads_come_back_to_their_load, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "done 12345 ok\n" /* nobody's */
       "stats D late_reads > 1\n"
       "done 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
@@ -174,11 +174,11 @@ SCENE(reads_come_back_to_their_load, HELD "published",
 SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "linkdown 1 peer_down > close 1\n"
       "done 1 peer_down\n"
       "+20 > open 2 P0 local\n"
-      "link 2 ok > read 2 of P0 over 2: 0,1,2,3\n"
+      "link 2 ok > read 2 of P0 over 2: small 0,1,2,3\n"
       "linkdown 2 peer_down > close 2\n"
       "done 2 peer_down\n"
       "+40 > load 1: peer_down 0/4; load 1 released\n")
@@ -201,23 +201,23 @@ SCENE(another_transport_brings_the_rest, HELD "published single",
 SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "hold P0\n"
-      "+501\n"
-      "+500 > cancel 1; close 1; D hangs up on P0\n"
+      "+501 > ping P0\n"
+      "+500 > cancel 1; close 1; D hangs up on P0; ping P0\n"
       "stats D peer_stalls load_pings > 1; 1\n"
       "log D peer > peer [::1]:80: transfer_stalled: no byte and no answer to a ping\n")
 
 SCENE(progress_puts_the_stall_off, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "+400\n"
       "progress 1\n"
       "progress 12345\n"
       "+400\n"
       "progress 1\n"
-      "+400\n"
+      "+400 > ping P0\n"
       "stats D load_pings > 0\n")
 
 /* What there was to say is dropped until its next time. */

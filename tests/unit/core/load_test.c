@@ -486,12 +486,12 @@ SCENE(digest_must_be_that_of_the_lease, "published",
 
 /* Nor while its release has not been taken. */
 SCENE(a_request_loads_once_at_a_time, "published hold=reads,events",
-      "load 1 A > read 1 of P0: 0,1,2,3\n"
+      "load 1 A > read 1 of P0: small 0,1,2,3\n"
       "load 1 A > exists\n"
       "done 1 ok\n"
       "load 1 A > exists\n"
       "event > load 1: ok 4/4; load 1 released\n"
-      "load 1 A > read 2 of P0: 0,1,2,3\n")
+      "load 1 A > read 2 of P0: small 0,1,2,3\n")
 
 SCENE(table_is_bounded_and_what_is_refused_holds_nothing, "ranks=2 heads=4 loads_max=2 published hold=reads",
       "load 1 A > read 1 of P0: 0,1,2,3; read 2 of P1: 0,1,2,3\n"
@@ -518,10 +518,10 @@ CLUSTER_TEST(loads_whose_events_wait_are_open)
 
 /* P2 */
 SCENE(deadline_is_the_loads_or_the_nodes, "published load_timeout_ms=400 stall_timeout_ms=10000 hold=reads",
-      "load 1 A > read 1 of P0: 0,1,2,3\n"
+      "load 1 A > read 1 of P0: small 0,1,2,3\n"
       "+399\n"
       "+2 > cancel 1; load 1: deadline 0/4; load 1 released\n"
-      "load 2 A timeout=250 > read 2 of P0: 0,1,2,3\n"
+      "load 2 A timeout=250 > read 2 of P0: small 0,1,2,3\n"
       "+249\n"
       "+2 > cancel 2; load 2: deadline 0/4; load 2 released\n")
 

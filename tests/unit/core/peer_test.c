@@ -10,7 +10,7 @@
 SCENE(shakes_hands_and_opens_the_best_link, HELD "key=a-key-of-sixteen published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "peers > P0 x1 +control +local -tcp\n")
 
 SCENE(refused_dial_opens_the_breaker_and_a_probe_closes_it, HELD,
@@ -64,7 +64,7 @@ SCENE(second_try_is_answered, HELD,
       "+1001 > dial P0; D hangs up on P0\n"
       "let P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "hold P0\n"
       "cut P0 > close 1\n"
       "done 1 peer_down\n"
@@ -202,7 +202,7 @@ SCENE(other_memory_takes_another_session, HELD "published offers=local",
 SCENE(other_memory_is_found_by_a_read, HELD "published offers=local",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "hold P0\n"
       "move P0 > P0 ends A: revoked\n"
       "done 1 again > close 1; D hangs up on P0\n"
@@ -245,7 +245,7 @@ SCENE(links_go_with_our_own_memory, HELD "offers=local",
       "peers > P0 x0 +control -local -tcp\n"
       "memory D\n"
       "load 2 A > open 2 P0 local\n"
-      "link 2 ok > read 1 of P0 over 2: 0,1,2,3\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "clear D > not yet; cancel 1; load 2: aborted 0/4; load 2 released\n"
       "clear D > close 2\n"
       "peers > P0 x0 +control -local -tcp\n")
@@ -280,7 +280,7 @@ SCENE(restart_is_known_of_all_who_were_there_before, "control hold=dials",
 SCENE(closed_connection_takes_its_links_down, HELD "published",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "cut P0 > close 1\n"
       "peers > P0 x1 -control -local -tcp\n")
 
@@ -294,20 +294,20 @@ SCENE(unusable_transport_is_not_tried_again, HELD "offers=local",
 SCENE(chosen_transport_is_said_once_if_it_is_not_offered, HELD "offers=tcp",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 tcp\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: not offered)\n"
-      "load 2 A > read 2 of P0 over 1: 0,1,2,3\n"
+      "load 2 A > read 2 of P0 over 1: small 0,1,2,3\n"
       "log D\n")
 
 SCENE(chosen_transport_is_said_once_if_it_is_incompatible, HELD,
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
       "link 1 incompatible > close 1; open 2 P0 tcp\n"
-      "link 2 ok > read 1 of P0 over 2: 0,1,2,3\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: incompatible)\n"
-      "load 2 A > read 2 of P0 over 2: 0,1,2,3\n"
-      "+501\n"
-      "load 3 A > read 3 of P0 over 2: 0,1,2,3\n"
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n"
+      "+501 > ping P0\n"
+      "load 3 A > read 3 of P0 over 2: small 0,1,2,3\n"
       "log D\n")
 
 /* It is tried again. */
@@ -315,13 +315,13 @@ SCENE(chosen_transport_is_said_once_if_it_failed, HELD,
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
       "link 1 transfer_setup > close 1; open 2 P0 tcp\n"
-      "link 2 ok > read 1 of P0 over 2: 0,1,2,3\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: transfer_setup)\n"
-      "load 2 A > read 2 of P0 over 2: 0,1,2,3\n"
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n"
       "log D\n"
-      "+501\n"
+      "+501 > ping P0\n"
       "load 3 A > open 3 P0 local\n"
-      "link 3 ok > read 3 of P0 over 3: 0,1,2,3\n"
+      "link 3 ok > read 3 of P0 over 3: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over local\n")
 
 SCENE(other_transports_than_wanted_are_refused, HELD "transports=tcp offers=local",
@@ -332,7 +332,7 @@ SCENE(other_transports_than_wanted_are_refused, HELD "transports=tcp offers=loca
 SCENE(offered_first_is_not_wanted, HELD "transports=tcp",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 tcp\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp\n")
 
 /* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
@@ -351,19 +351,19 @@ SCENE(transport_that_does_not_answer_is_given_up, HELD,
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
       "+999\n"
-      "+2 > close 1; open 2 P0 tcp\n"
+      "+2 > close 1; open 2 P0 tcp; ping P0\n"
       "link 1 ok\n" /* too late */
-      "link 2 ok > read 1 of P0 over 2: 0,1,2,3\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: handshake_timeout)\n"
-      "load 2 A > read 2 of P0 over 2: 0,1,2,3\n" /* not tried again at once */)
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n" /* not tried again at once */)
 
 /* Where there is no other, it is tried again first; then whoever waited has heard. */
 SCENE(only_transport_does_not_answer, HELD "offers=local",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "+1001 > close 1; open 2 P0 local\n"
+      "+1001 > close 1; open 2 P0 local; ping P0\n"
       "peers > P0 x1 +control -local -tcp\n"
-      "+1001 > close 2; load 1: handshake_timeout 0/4; load 1 released\n"
+      "+1001 > close 2; ping P0; load 1: handshake_timeout 0/4; load 1 released\n"
       "peers > P0 x0 +control -local(open handshake_timeout) -tcp\n"
       "load 2 A > load 2: handshake_timeout 0/4; load 2 released\n")
 
@@ -381,9 +381,9 @@ SCENE(malformed_offer_ends_the_session, HELD,
 SCENE(stalled_link_has_a_breaker_of_its_own, HELD "published offers=local",
       "load 1 A > dial P0\n"
       "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
-      "+501\n"
-      "+500\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "+501 > ping P0\n"
+      "+500 > ping P0\n"
       "+500\n"
       "+500 > cancel 1; close 1\n"
       "peers > P0 x1 +control -local(open transfer_stalled) -tcp\n"
@@ -398,7 +398,7 @@ SCENE(news_of_what_is_decided_changes_nothing, HELD "published",
       "linkdown 2 peer_down\n"
       "link 2 peer_down\n"
       "malformed 2\n"
-      "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "link 1 peer_down\n"
       "malformed 1\n"
       "peers > P0 x1 +control +local -tcp\n"
@@ -409,7 +409,7 @@ SCENE(news_of_what_is_decided_changes_nothing, HELD "published",
 SCENE(unused_peer_is_disconnected_and_makes_room, "published",
       "load 1 A > load 1: ok 4/4; load 1 released\n"
       "stats P0 sessions_open > 1\n"
-      "+100000 x5 > P0 ends A: expired; close 1; D hangs up on P0\n"
+      "+100000 x5 > ping P0; P0 ends A: expired; ping P0; close 1; D hangs up on P0\n"
       "stats P0 sessions_open > 0\n"
       "peers > P0 x0 -control -local -tcp\n")
 
@@ -609,7 +609,7 @@ SCENE(known_peer_is_ready_before_anybody_asks, HELD "published",
       "stats D peer_handshakes > 0\n"
       "accept P0 > open 1 P0 local\n"
       "link 1 ok\n"
-      "load 1 A > read 1 of P0 over 1: 0,1,2,3\n"
+      "load 1 A > read 1 of P0 over 1: small 0,1,2,3\n"
       "peers > P0 x2 +control +local -tcp; P0 x0 -control -local -tcp\n"
       "stats D peer_handshakes > 1\n")
 
@@ -620,7 +620,7 @@ SCENE(known_peer_that_offers_no_usable_link_is_left_in_peace, HELD "offers=local
       "accept P0 > open 1 P0 local\n"
       "link 1 incompatible > close 1\n"
       "log D > peer [::1]:80: loads go over no transport (local: incompatible, tcp: not offered)\n"
-      "+3000\n"
+      "+3000 > ping P0\n"
       "log D\n")
 
 SCENE(control_node_opens_no_link_to_a_known_peer, "control hold=dials,links",
@@ -743,7 +743,7 @@ CLUSTER_TEST(an_abort_is_no_failure)
   kvf_histogram histograms[3];
   cluster_open("published hold=reads");
   scene(
-      "load 1 A > read 1 of P0: 0,1,2,3\n"
+      "load 1 A > read 1 of P0: small 0,1,2,3\n"
       "abort 1 > cancel 1; load 1: aborted 0/4; load 1 released\n");
   assert_int_equal(list(), 1);
   assert_int_equal(loads_with(0, KVF_ABORTED), 1);
@@ -788,7 +788,7 @@ SCENE(a_peer_that_goes_unused_is_listed_no_more, "control idle_timeout_ms=2000 p
       "cancel 1 > P0 ends A: abandoned\n"
       "stats D requests_open > 0\n"
       "peers > P0 x0 +control\n"
-      "+1999\n"
+      "+1999 > ping P0\n"
       "peers > P0 x0 +control\n"
       "+1\n"
       "peers\n")
