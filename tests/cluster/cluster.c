@@ -395,7 +395,7 @@ static kvf_status copy(const cluster_node *producer, const kvf_load_read *read, 
 
 static void end_read(const kvf_load_read *read, kvf_status status)
 {
-  const cluster_node *producer = &c.p[c.links[read->link_id].producer];
+  const cluster_node *producer = &c.p[c.link_producers[read->link_id]];
   kvf_fence_sample sample = {.head = {.magic = KVF_FENCE_MAGIC, .slots = CLUSTER_SLOTS}};
   uint64_t bytes = 0;
   if (status == KVF_OK) {
@@ -421,7 +421,7 @@ uint32_t cluster_end_reads(uint32_t producer, uint32_t count, kvf_status status)
 {
   uint32_t done = 0;
   for (uint32_t i = 0; i < c.reads_count && done < count;) {
-    if (c.links[c.reads[i].link_id].producer == producer) {
+    if (c.link_producers[c.reads[i].link_id] == producer) {
       cluster_end_read(i, status);
       done++;
     } else {
@@ -436,7 +436,7 @@ uint32_t cluster_reads_of(uint32_t producer)
 {
   uint32_t count = 0;
   for (uint32_t i = 0; i < c.reads_count; i++) {
-    count += c.links[c.reads[i].link_id].producer == producer;
+    count += c.link_producers[c.reads[i].link_id] == producer;
   }
   return count;
 }
@@ -465,7 +465,7 @@ static void say_read(const kvf_load_read *read)
     char of_layers[32] = "";
     (void)snprintf(over, sizeof(over), " over %u", read->link_id);
     (void)snprintf(of_layers, sizeof(of_layers), " [%u-%u]", layers->first, layers->first + layers->count - 1);
-    cluster_say("read %u of P%u%s%s:%s %s", (uint32_t)read->transfer.id, c.links[read->link_id].producer,
+    cluster_say("read %u of P%u%s%s:%s %s", (uint32_t)read->transfer.id, c.link_producers[read->link_id],
                 (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.layers > 0 ? of_layers : "",
                 read->transfer.small ? " small" : "", items);
   }
@@ -544,16 +544,14 @@ static void open_link(const kvf_peer_action *action)
   const uint32_t producer = (uint32_t)action->address.port % (OTHER_PORT - FIRST_PORT) - FIRST_PORT;
   kvf_key key;
   assert_true(action->link_id < CLUSTER_LINKS);
-  c.last_link_id = action->link_id;
-  c.links[action->link_id] = (cluster_link){producer, action->transport};
+  c.link_producers[action->link_id] = producer;
   /* Both sides have one key for the data connections. */
   if (kvf_core_session_key(c.p[producer].core, action->welcome->session_id, &key)) {
     assert_int_equal(key.bytes, action->session_key->bytes);
     assert_memory_equal(key.data, action->session_key->data, key.bytes);
   }
   if ((c.held & CLUSTER_LINKS_OPENED) == 0) {
-    const bool is_down = (c.transports_down >> action->transport & 1) != 0;
-    kvf_core_on_link(c.d.core, c.now_ns, action->link_id, is_down ? KVF_TRANSFER_SETUP : KVF_OK);
+    kvf_core_on_link(c.d.core, c.now_ns, action->link_id, KVF_OK);
   } else {
     cluster_say("open %u P%u%s %s", action->link_id, producer, action->address.port >= OTHER_PORT ? " at v4" : "",
                 kvf_core_transport(c.d.core, action->transport));
@@ -684,36 +682,28 @@ static void carry_all(void)
 void cluster_advance(uint64_t ms)
 {
   c.now_ns += ms * MS;
-  cluster_tick();
-}
-
-void cluster_tick(void)
-{
   for (uint32_t i = 0; i <= c.producer.ranks; i++) {
     kvf_core_tick(node_at(i)->core, c.now_ns);
   }
   cluster_settle();
 }
 
-void cluster_cut(uint32_t producer, bool at_consumer, bool at_producer)
+void cluster_cut(uint32_t producer, bool at_producer)
 {
-  cluster_wire *wire = &c.wires[producer];
-  if (at_consumer) {
-    const uint64_t conn_id = wire->consumer_id;
-    wire->consumer_id = 0;
-    kvf_core_on_closed(c.d.core, c.now_ns, conn_id);
-  }
+  const cluster_wire was = c.wires[producer];
+  c.wires[producer].consumer_id = 0;
+  c.wires[producer].producer_id = 0;
+  kvf_core_on_closed(c.d.core, c.now_ns, was.consumer_id);
   if (at_producer) {
-    kvf_core_on_closed(c.p[producer].core, c.now_ns, wire->producer_id);
+    kvf_core_on_closed(c.p[producer].core, c.now_ns, was.producer_id);
   }
-  wire->producer_id = 0;
   cluster_settle();
 }
 
 void cluster_restart(uint32_t producer)
 {
   cluster_node *node = &c.p[producer];
-  cluster_cut(producer, true, true);
+  cluster_cut(producer, true);
   kvf_core_destroy(node->core);
   start_node(node, (uint8_t)(node->config.incarnation.bytes[0] + CLUSTER_PRODUCERS), !c.has_no_memory);
   name_ranks();

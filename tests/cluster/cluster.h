@@ -74,11 +74,6 @@ typedef struct cluster_split {
   uint32_t dealt;      /* ranks of a stage that tokens are dealt to, two at a time; 0: they are not */
 } cluster_split;
 
-typedef struct cluster_link {
-  uint32_t producer;
-  uint32_t transport; /* index into the consumer's list */
-} cluster_link;
-
 /* What was sent to connections that are no wire's: strangers'. */
 typedef struct cluster_stray {
   uint32_t hang_ups;
@@ -108,10 +103,8 @@ typedef struct cluster {
   cluster_node d;
   cluster_node p[CLUSTER_PRODUCERS];
   cluster_wire wires[CLUSTER_PRODUCERS];
-  cluster_link links[CLUSTER_LINKS];
-  uint32_t last_link_id;
-  uint32_t transports_down; /* as bits: links over these cannot be opened */
-  uint32_t verified;        /* items of each read that agree with their checksums */
+  uint32_t link_producers[CLUSTER_LINKS];
+  uint32_t verified; /* items of each read that agree with their checksums */
   kvf_load_read reads[CLUSTER_READS];
   uint32_t reads_count;
   uint64_t read_bytes; /* of all reads that were good */
@@ -146,12 +139,11 @@ void cluster_settle(void);
 const char *cluster_said(void);
 __attribute__((format(printf, 1, 2))) void cluster_say(const char *format, ...);
 void cluster_advance(uint64_t ms);
-void cluster_tick(void);
 
 /* The dial that has waited longest succeeds, or fails. */
 void cluster_dial(uint32_t producer, kvf_status status);
-/* The consumer's end sees the connection closed, the producer's, or both. */
-void cluster_cut(uint32_t producer, bool at_consumer, bool at_producer);
+/* The consumer sees the connection closed, and the producer too, or not. */
+void cluster_cut(uint32_t producer, bool at_producer);
 /* Another process takes a producer's place. */
 void cluster_restart(uint32_t producer);
 void cluster_set_memory(cluster_node *node);

@@ -127,7 +127,6 @@ static void do_alter(const line *at)
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     *rows[i].byte ^= strcmp(what, rows[i].name) == 0 ? 1 : 0;
   }
-  ticket->lease.id += strcmp(what, "lease") == 0 ? 1 : 0;
   ticket->fields -= strcmp(what, "fields") == 0 ? 1 : 0;
   ticket->counts[0] -= strcmp(what, "counts") == 0 ? 1 : 0;
   ticket->ids[0] += strcmp(what, "block") == 0 ? 1 : 0;
@@ -313,7 +312,7 @@ static void do_down(const line *at)
 static void do_cut(const line *at)
 {
   for (uint32_t i = 1; i < at->count; i++) {
-    cluster_cut(producer_at(at, i), at->word[0][0] != 'd', at->word[0][0] != 'l');
+    cluster_cut(producer_at(at, i), at->word[0][0] == 'c');
   }
 }
 
@@ -442,49 +441,20 @@ static void do_line(const line *at)
   static const struct {
     const char *name;
     void (*call)(const line *at);
-  } commands[] = {{"ticket", do_ticket},
-                  {"publish", do_publish},
-                  {"end", do_end},
-                  {"alter", do_alter},
-                  {"request", do_request},
-                  {"begin", do_begin},
-                  {"wait", do_wait},
-                  {"unwait", do_wait},
-                  {"cancel", do_cancel},
-                  {"detach", do_cancel},
-                  {"stuck", do_stuck},
-                  {"released", do_released},
-                  {"report", do_report},
-                  {"load", do_load},
-                  {"abort", do_abort},
-                  {"accept", do_accept},
-                  {"refuse", do_accept},
-                  {"down", do_down},
-                  {"up", do_down},
-                  {"cut", do_cut},
-                  {"lose", do_cut},
-                  {"drop", do_cut},
-                  {"restart", do_restart},
-                  {"hold", do_hold},
-                  {"let", do_hold},
-                  {"link", do_link},
-                  {"linkdown", do_linkdown},
-                  {"malformed", do_malformed},
-                  {"done", do_done},
-                  {"progress", do_progress},
-                  {"clear", do_memory},
-                  {"memory", do_memory},
-                  {"move", do_memory},
-                  {"know", do_know},
-                  {"garble", do_garble},
-                  {"insecure", do_insecure},
-                  {"stats", do_stats},
-                  {"peers", do_peers},
-                  {"log", do_log},
-                  {"holds", do_holds},
-                  {"event", do_event},
-                  {"fence", do_fence},
-                  {"attachment", do_attachment}};
+  } commands[] = {{"ticket", do_ticket},   {"publish", do_publish},   {"end", do_end},
+                  {"alter", do_alter},     {"request", do_request},   {"begin", do_begin},
+                  {"wait", do_wait},       {"unwait", do_wait},       {"cancel", do_cancel},
+                  {"detach", do_cancel},   {"stuck", do_stuck},       {"released", do_released},
+                  {"report", do_report},   {"load", do_load},         {"abort", do_abort},
+                  {"accept", do_accept},   {"refuse", do_accept},     {"down", do_down},
+                  {"up", do_down},         {"cut", do_cut},           {"lose", do_cut},
+                  {"restart", do_restart}, {"hold", do_hold},         {"let", do_hold},
+                  {"link", do_link},       {"linkdown", do_linkdown}, {"malformed", do_malformed},
+                  {"done", do_done},       {"progress", do_progress}, {"clear", do_memory},
+                  {"memory", do_memory},   {"move", do_memory},       {"know", do_know},
+                  {"garble", do_garble},   {"insecure", do_insecure}, {"stats", do_stats},
+                  {"peers", do_peers},     {"log", do_log},           {"holds", do_holds},
+                  {"event", do_event},     {"fence", do_fence},       {"attachment", do_attachment}};
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
     if (strcmp(at->word[0], commands[i].name) == 0) {
       commands[i].call(at);

@@ -3,12 +3,13 @@
  * or one of those. A command with "xN" behind it is given N times.
  *
  *   ticket [P] BLOCKS            publish A [P…]              end A [P]          of all ranks of its engine, or of P
- *   alter A WHAT                 compat, hash, model, token, lease, incarnation, address, other, slid, counts, fields
+ *   alter A WHAT                 a byte of compat, hash, model, token, incarnation, life, address, other; or
+ *                                fields, counts, block, empty, slid, groups, round
  *   request N A,B [NAME=VALUE…]  options of a request, `prompt=hash` or `prompt=tokens`: of another prompt
  *   begin N, wait N, unwait N, cancel N, detach N, stuck N, released N MASK, report N MASK STATUS PREFIX [BLOCKS]
  *   load N A,B [timeout=MS] [want=0,2], abort N
  *   accept P, refuse P           the dial that waits; down P…, up P…: dials that do not wait
- *   cut P…, lose P…, drop P…     both ends of its connection are closed, D's, or P's;  restart P
+ *   cut P…, lose P…              both ends of its connection are closed, or D's alone;  restart P
  *   hold NODE, let NODE          what it sends
  *   link ID STATUS, linkdown ID STATUS, malformed ID
  *   done ID STATUS [VERIFIED], done P COUNT STATUS, progress ID

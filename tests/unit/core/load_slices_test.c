@@ -96,7 +96,7 @@ CLUSTER_TEST(no_read_once_decided)
 {
   cluster_open(SIX);
   scene("load 1 A > open 1 P0 local\n");
-  kvf_core_on_link(c.d.core, c.now_ns, c.last_link_id, KVF_OK);
+  kvf_core_on_link(c.d.core, c.now_ns, 1, KVF_OK);
   scene("abort 1 > load 1: aborted 0/6; load 1 released\n");
 }
 

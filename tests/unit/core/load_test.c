@@ -348,11 +348,6 @@ SCENE(prefix_is_the_shortest_of_the_parts, "ranks=2 heads=4 published single hol
       "done P1 1 lease_expired > cancel 8; load 1: lease_expired 2/4; load 1 released\n"
       "holds A > 2\n")
 
-SCENE(one_part_is_not_enough, "ranks=2 heads=4 published hold=reads",
-      "load 1 A > read 1 of P0: 0,1,2,3; read 2 of P1: 0,1,2,3\n"
-      "done P1 1 ok\n"
-      "done P0 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
-
 /* P7: a position is good when it is good in all groups; which are read side by side, so that a position's blocks come
  * together. */
 CLUSTER_TEST(prefix_is_the_shortest_of_the_groups)

@@ -19,6 +19,7 @@ SCENE(refused_dial_opens_the_breaker_and_a_probe_closes_it, HELD,
       "load 2 A > load 2: peer_down 0/4; load 2 released\n" /* is not dialed for */
       "peers > P0 x0 -control(open peer_down) -local -tcp\n"
       "load 3 A > load 3: peer_down 0/4; load 3 released\n"
+      "stats D peer_dials breaker_refusals > 1; 2\n"
       "+499\n"
       "+2 > dial P0\n" /* the probe, with nobody waiting */
       "accept P0\n"

@@ -368,6 +368,20 @@ STRANGERS_TEST(crowded_is_said_to_who_knows_the_word)
   }
 }
 
+STRANGERS_TEST(late_messages_are_counted)
+{
+  assert_int_equal(cluster_publish(0, &c.tickets[0]), KVF_OK);
+  const uint64_t conn_id = open_as(KVF_ROLE_RANK);
+  for (int i = 0; i < 3; i++) {
+    tell(conn_id, 1, 1, KVF_FINISH_COMPLETED);
+  }
+  tell(conn_id, 1, 1, KVF_FINISH_NONE);
+  assert_int_equal(states.items[0].state, KVF_LEASE_STATE_ENDED);
+  scene(
+      "stats P0 late_acknowledgements late_renewals leases_published leases_ended.completed > 2; 1; 1; 1; P0 ends A: "
+      "completed\n");
+}
+
 /* ---- those who only check ---- */
 
 /* Who checks has no model, or any. */
