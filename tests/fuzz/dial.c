@@ -118,8 +118,9 @@ static size_t server_found(fuzz_tape *tape, uint8_t body[SERVER_BODY_BYTES])
                        .ids = ids};
   kvf_found found = {.id = 1 + choice % FINDS_MAX, .status = KVF_FOUND_TICKET, .text = text};
   size_t bytes = 0;
+  size_t macs = 0;
   ticket.prompt.hash[0] = (choice & 0xf0) == 0xe0 ? 1 : 0;
-  fuzz_check(kvf_ticket_encode(&ticket, &world.core.context.self.macs[0], text, sizeof(text) - KVF_FIND_BYTES_MAX,
+  fuzz_check(kvf_ticket_encode(&ticket, kvf_core_macs(world.core, &macs), text, sizeof(text) - KVF_FIND_BYTES_MAX,
                                &found.text_bytes) == KVF_OK);
   text[found.text_bytes / 2] ^= (choice & 0xf0) == 0xf0 ? 1 : 0;
   if (choice < 0x60) {
@@ -143,7 +144,7 @@ static void make_ticket(uint32_t producer, kvf_lease lease, kvf_ticket *ticket, 
   ticket->prompt.tokens = POSITIONS * BLOCK_TOKENS;
   ticket->block_tokens = ticket->group_tokens[0] = BLOCK_TOKENS;
   ticket->ttl_ms = 1000;
-  memcpy(ticket->compat, world.core.context.self.compat, sizeof(ticket->compat));
+  memcpy(ticket->compat, world.compat, sizeof(ticket->compat));
   ticket->groups = 1;
   ticket->counts[0] = POSITIONS;
   ticket->ids = ids;
@@ -182,7 +183,7 @@ static void start_load(fuzz_tape *tape)
   bool wrong = (choice & 0x7c) == 0x7c || (choice & 0x7c) == 0x78;
   world.loads_count++;
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}, .digests = {DIGEST}};
-  kvf_status status = kvf_core_load_start(&world.core, world.all.now_ns, &sources, &load, 0);
+  kvf_status status = kvf_core_load_start(world.core, world.all.now_ns, &sources, &load, 0);
   fuzz_check(status == KVF_OK || status == KVF_NO_MEMORY || status == KVF_NO_RESOURCE || wrong);
   fuzz_check(!wrong || status == KVF_BAD_TICKET || status == KVF_INCOMPATIBLE);
   if (status == KVF_OK) {
@@ -207,8 +208,8 @@ static void open_request(fuzz_tape *tape)
                                options.load_timeout_ms * MS + kvf_ms_to_ns(world.config.options.release_timeout_ms)};
   make_ticket(producer, dial_lease(LOADS_MAX + world.requests_count), &ticket, ids);
   const kvf_sources sources = {.count = 1, .tickets = {&ticket}};
-  fuzz_check(kvf_requests_open(&world.core.requests, world.all.now_ns, &sources, &ticket.prompt, &options,
-                               world.requests_count, &model->id, NULL) == KVF_OK);
+  fuzz_check(kvf_core_request_open(world.core, world.all.now_ns, &sources, &ticket.prompt, &options,
+                                   world.requests_count, &model->id, NULL) == KVF_OK);
   world.is_named[producer] = true;
   world.requests_count++;
 }
@@ -223,7 +224,7 @@ static void act_on_request(fuzz_tape *tape)
   switch (choice & 3) {
     case 0:
     case 1:
-      if (kvf_requests_begin(&world.core.requests, world.all.now_ns, request->id) == KVF_OK) {
+      if (kvf_core_request_begin(world.core, world.all.now_ns, request->id) == KVF_OK) {
         fuzz_check(!request->begun && !request->cancelled);
         request->begun = true;
         request->verdict_by_ns += world.all.now_ns;
@@ -237,12 +238,12 @@ static void act_on_request(fuzz_tape *tape)
       kvf_report report = {.request_id = request->id, .blocks = POSITIONS, .ranks_mask = 1};
       report.prefix = fuzz_choose(tape, POSITIONS + 1);
       report.status = report.prefix == POSITIONS ? KVF_OK : KVF_TRANSFER_FAILED;
-      kvf_status status = kvf_requests_report(&world.core.requests, world.all.now_ns, &report);
+      kvf_status status = kvf_core_request_report(world.core, world.all.now_ns, &report);
       fuzz_check(status != KVF_OK || (request->begun && !request->cancelled));
       break;
     }
     default:
-      (void)kvf_requests_cancel(&world.core.requests, world.all.now_ns, request->id, KVF_FINISH_ABORTED);
+      (void)kvf_core_request_cancel(world.core, world.all.now_ns, request->id, KVF_FINISH_ABORTED);
       request->cancelled = true;
       break;
   }
@@ -259,9 +260,9 @@ static void answer_dial(fuzz_tape *tape)
       continue;
     }
     world.dials[i] = 0;
-    bool there = kvf_conns_find(&world.core.context.conns, conn_id) != NULL; /* the core may have given up */
+    bool there = kvf_core_has_conn(world.core, conn_id); /* the core may have given up */
     bool accepted = there && choice < 0xe0 && wires_add(&world.all, conn_id, (choice & 1) == 0) != NULL;
-    kvf_core_on_dialed(&world.core, world.all.now_ns, conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
+    kvf_core_on_dialed(world.core, world.all.now_ns, conn_id, accepted ? KVF_OK : KVF_PEER_DOWN);
     return;
   }
 }
@@ -388,10 +389,9 @@ static void act_on_path(fuzz_tape *tape)
   uint8_t choice = fuzz_u8(tape);
   kvf_status status = statuses[choice & 7];
   if ((choice & 0x80) != 0) {
-    kvf_peers_on_link_down(&world.core.peers, world.all.now_ns, (choice >> 3) & 15,
-                           status == KVF_OK ? KVF_PEER_DOWN : status);
+    kvf_core_on_link_down(world.core, world.all.now_ns, (choice >> 3) & 15, status == KVF_OK ? KVF_PEER_DOWN : status);
   } else if (world.open_paths_count > 0) {
-    kvf_peers_on_link(&world.core.peers, world.all.now_ns, world.open_paths[--world.open_paths_count], status);
+    kvf_core_on_link(world.core, world.all.now_ns, world.open_paths[--world.open_paths_count], status);
   }
 }
 
@@ -440,12 +440,12 @@ static void act_on_read(fuzz_tape *tape)
   }
   if (read == NULL) {
     kvf_fence_sample nothing = {0};
-    kvf_loads_on_read_done(&world.core.loads, world.all.now_ns, which, KVF_OK, 0, &nothing,
-                           0); /* late, or never asked for */
+    kvf_core_on_read_done(world.core, world.all.now_ns, which, KVF_OK, 0, &nothing, 0,
+                          &(kvf_read_work){0}); /* late, or never asked for */
     return;
   }
   if ((choice & 0x80) != 0) {
-    kvf_loads_on_read_progress(&world.core.loads, world.all.now_ns, read->read_id);
+    kvf_core_on_read_progress(world.core, world.all.now_ns, read->read_id);
     return;
   }
   bool is_live = false;
@@ -473,7 +473,7 @@ static void step(fuzz_tape *tape)
       if (op >= 0x80) {
         start_find(tape);
       } else if (world.loads_count > 0) {
-        (void)kvf_core_load_abort(&world.core, world.all.now_ns, 1000 + fuzz_u8(tape) % world.loads_count);
+        (void)kvf_core_load_abort(world.core, world.all.now_ns, 1000 + fuzz_u8(tape) % world.loads_count);
       }
       break;
     case 3:
@@ -527,8 +527,7 @@ static void close_world(void)
     dial_check();
   }
   fuzz_check(dial_is_settled());
-  fuzz_check(world.core.loads.by_id == NULL && world.finder.finds.by_id == NULL);
-  kvf_core_free(&world.core);
+  dial_close();
 }
 
 static void warm_up(void)

@@ -35,7 +35,7 @@ static void start_dial(const kvf_peer_action *action)
       return;
     }
   }
-  kvf_core_on_dialed(&world.core, world.all.now_ns, action->conn_id, KVF_PEER_DOWN);
+  kvf_core_on_dialed(world.core, world.all.now_ns, action->conn_id, KVF_PEER_DOWN);
 }
 
 static void open_path(const kvf_peer_action *action)
@@ -46,8 +46,7 @@ static void open_path(const kvf_peer_action *action)
   fuzz_check(action->welcome->transports_count > 0 && world.open_paths_count < WIRES_MAX);
   world.open_paths[world.open_paths_count++] = action->link_id;
   if (world.open_paths_count == WIRES_MAX) {
-    kvf_peers_on_link(&world.core.peers, world.all.now_ns, world.open_paths[--world.open_paths_count],
-                      KVF_TRANSFER_SETUP);
+    kvf_core_on_link(world.core, world.all.now_ns, world.open_paths[--world.open_paths_count], KVF_TRANSFER_SETUP);
   }
 }
 
@@ -84,7 +83,7 @@ void dial_end_read(read_model *read, kvf_status status, const kvf_fence_sample *
     world.loads[read->load].good[read->positions[i]] = true;
   }
   read->read_id = 0;
-  kvf_loads_on_read_done(&world.core.loads, world.all.now_ns, read_id, status, 0, sample, 0);
+  kvf_core_on_read_done(world.core, world.all.now_ns, read_id, status, 0, sample, 0, &(kvf_read_work){0});
 }
 
 static void cancel_read(uint64_t read_id)
@@ -147,6 +146,7 @@ static void on_find(const kvf_event *event)
   static kvf_ticket ticket;
   const kvf_prompt prompt = dial_prompt();
   size_t bytes = 0;
+  size_t macs = 0;
   fuzz_check(event->user < world.finds_count);
   find_model *find = &world.finds[event->user];
   fuzz_check(find->id == event->id && !find->is_over);
@@ -154,7 +154,7 @@ static void on_find(const kvf_event *event)
   kvf_status status = kvf_finds_take(&world.finder.finds, world.all.now_ns, find->id, text, sizeof(text), &bytes);
   fuzz_check(status == (event->u.found == KVF_OK ? KVF_OK : KVF_NOT_FOUND));
   if (status == KVF_OK) {
-    fuzz_check(kvf_ticket_decode(text, bytes, world.core.context.self.macs, 1, &ticket) == KVF_OK);
+    fuzz_check(kvf_ticket_decode(text, bytes, kvf_core_macs(world.core, &macs), 1, &ticket) == KVF_OK);
     fuzz_check(memcmp(&ticket.prompt, &prompt, sizeof(prompt)) == 0);
     kvf_ticket_free(&ticket);
   }
@@ -164,7 +164,7 @@ static void settle(void)
 {
   kvf_effect effect;
   kvf_event event;
-  while (kvf_core_next_effect(&world.core, world.all.now_ns, &effect)) {
+  while (kvf_core_next_effect(world.core, world.all.now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
         start_dial(&effect.link);
@@ -184,7 +184,7 @@ static void settle(void)
         fuzz_fail(__FILE__, __LINE__, "a fence store of a node that publishes nothing");
     }
   }
-  while (kvf_core_next_event(&world.core, world.all.now_ns, &event)) {
+  while (kvf_core_next_event(world.core, world.all.now_ns, &event)) {
     if (event.kind == KVF_EVENT_VERDICT) {
       on_verdict(&event);
     } else if (event.kind == KVF_EVENT_REQUEST_RELEASED || event.kind == KVF_EVENT_REQUEST_STUCK) {
@@ -219,7 +219,7 @@ void dial_check(void)
   for (size_t i = 0; i < WIRES_MAX; i++) {
     const wire *each = &world.all.list[i];
     if (each->conn_id != 0 && (!each->has_key || each->is_other)) {
-      fuzz_check(kvf_core_frame_limit(&world.core, each->conn_id) == KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
+      fuzz_check(kvf_core_frame_limit(world.core, each->conn_id) == KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
     }
   }
   for (uint32_t i = 0; i < world.loads_count; i++) {
@@ -238,8 +238,23 @@ void dial_check(void)
 void dial_pass(uint64_t ns)
 {
   world.all.now_ns += ns;
-  kvf_core_tick(&world.core, world.all.now_ns);
+  kvf_core_tick(world.core, world.all.now_ns);
   wires_settle(&world.all);
+}
+
+/* What the tickets of an engine like this one say. */
+static void learn_compat(void)
+{
+  static kvf_ticket ticket;
+  uint32_t id = 0;
+  const uint32_t count = 1;
+  const kvf_blocks blocks = {.ids = &id, .counts = &count, .groups = 1};
+  const kvf_prompt prompt = {.tokens = 1};
+  const kvf_lease lease = dial_lease(0);
+  const kvf_rank_record record = kvf_core_record(world.core, &(kvf_address){.port = 1}, &(kvf_address){.port = 0});
+  fuzz_check(kvf_core_set_ranks(world.core, &record, 1) == KVF_OK);
+  fuzz_check(kvf_core_ticket(world.core, &lease, &blocks, &prompt, &ticket) == KVF_OK);
+  memcpy(world.compat, ticket.compat, sizeof(world.compat));
 }
 
 void dial_open(void)
@@ -248,7 +263,6 @@ void dial_open(void)
   memset(world.dials, 0, sizeof(world.dials));
   memset(world.is_named, 0, sizeof(world.is_named));
   memset(world.reads, 0, sizeof(world.reads));
-  world.all.core = &world.core;
   world.all.now_ns = 1000 * MS;
   world.all.on_in = on_in;
   world.all.on_out = on_out;
@@ -259,18 +273,19 @@ void dial_open(void)
   world.open_paths_count = 0;
   wires_core_config(&world.config, "the key of the cluster", 'c');
   world.config.options.chunk_bytes = WIRES_BLOCK_BYTES; /* one block a read */
-  fuzz_check(kvf_core_init(&world.core, &world.config, world.all.now_ns) == KVF_OK);
-  kvf_finder_init(&world.finder, &world.core);
-  wires_set_memory(&world.core);
+  fuzz_check(kvf_core_create(&world.config, world.all.now_ns, &world.core) == KVF_OK);
+  kvf_finder_init(&world.finder, world.core);
+  world.all.core = world.core;
+  wires_set_memory(world.core);
+  learn_compat();
   const kvf_address known = {.ip = {[15] = 1}, .port = FIRST_PORT};
-  fuzz_check(kvf_core_add_known(&world.core, "p:80", &known) == KVF_OK);
+  fuzz_check(kvf_core_add_known(world.core, "p:80", &known) == KVF_OK);
 }
 
 void dial_let_go(request_model *request, bool is_stuck)
 {
-  kvf_requests *requests = &world.core.requests;
-  kvf_status status = is_stuck ? kvf_requests_stuck(requests, request->id)
-                               : kvf_requests_released(requests, world.all.now_ns, request->id, 1);
+  kvf_status status = is_stuck ? kvf_core_request_stuck(world.core, request->id)
+                               : kvf_core_request_released(world.core, world.all.now_ns, request->id, 1);
   fuzz_check(status == KVF_OK || is_stuck || !request->begun || request->is_released);
   request->is_let_go = request->is_let_go || (!is_stuck && status == KVF_OK);
 }
@@ -289,4 +304,14 @@ bool dial_is_settled(void)
     settled = settled && world.finds[i].is_over;
   }
   return settled;
+}
+
+void dial_close(void)
+{
+  static kvf_stat stats[KVF_STATS_MAX];
+  const size_t count = kvf_core_stats(world.core, stats, KVF_STATS_MAX);
+  for (size_t i = 0; i < count; i++) {
+    fuzz_check(strcmp(stats[i].name, "loads_open") != 0 || stats[i].value == 0);
+  }
+  kvf_core_destroy(world.core);
 }

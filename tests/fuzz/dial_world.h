@@ -50,8 +50,9 @@ typedef struct find_model {
 } find_model;
 
 typedef struct dial_world {
-  kvf_core core;
+  kvf_core *core;
   kvf_finder finder;
+  uint8_t compat[KVF_HASH_BYTES];
   kvf_core_config config;
   wires all;
   uint64_t dials[WIRES_MAX]; /* that wait for an answer; 0: none */
@@ -75,6 +76,8 @@ kvf_lease dial_lease(uint32_t load);
 kvf_prompt dial_prompt(void);
 
 void dial_open(void);
+/* Nothing is left. */
+void dial_close(void);
 /* Everything that must hold after each step. */
 void dial_check(void);
 /* Time goes by; at most 10 ms, where time counts. */

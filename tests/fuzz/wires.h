@@ -5,7 +5,6 @@
 #define KVF_TESTS_FUZZ_WIRES_H
 
 #include "core/core.h"
-#include "core/core_state.h"
 #include "fuzz.h"
 #include "runtime/control_socket.h"
 

@@ -1,39 +1,17 @@
 /* The n-th allocation fails, for every n, in each machine of the core: the call says so, nothing changes and nothing
  * leaks. */
 #include "../../allocation.h"
+#include "cluster.h"
 #include "core/lease_slots.h"
-#include "ranks_world.h"
-#include "wire/ticket.h"
 
-enum { POSITIONS = 6 };
-
-static kvf_ticket ticket;
-static uint32_t ids[RANKS_BLOCKS];
-static kvf_ticket copies[2];
 static kvf_sources sources;
 
-static kvf_core *consumer(void)
+/* A producer of two ranks, which have published; or two engines, of one each. */
+static void open_two(bool apart)
 {
-  return &world.consumer.core;
-}
-
-/* A producer of two ranks, which have published; with `apart`, each is an engine of its own. */
-static void open_world(bool apart)
-{
-  ranks_options options;
-  ranks_options_init(&options, 2, 1, apart ? 1 : 4);
-  ranks_open(&options);
-  ranks_ticket(&ticket, ids, POSITIONS);
-  ranks_publish(0, &ticket);
-  ranks_publish(1, &ticket);
-  sources = (kvf_sources){.count = apart ? 2 : 1, .tickets = {&copies[0], &copies[1]}};
-  for (uint32_t i = 0; i < sources.count; i++) {
-    copies[i] = ticket;
-    copies[i].rank[0] = ticket.rank[i];
-    copies[i].rank[0].rank = 0;
-    copies[i].ranks = apart ? 1 : 2;
-  }
-  assert_int_equal(kvf_sources_digest(&sources), KVF_OK);
+  cluster_open(apart ? "ranks=2 apart blocks=6 published single hold=events"
+                     : "ranks=2 heads=4 blocks=6 published single hold=events");
+  sources = cluster_sources(apart ? "AB" : "A");
 }
 
 /* Calls until it succeeds. Returns how many allocations it needs. */
@@ -54,68 +32,72 @@ static uint32_t fail_each(kvf_status (*call)(void), void (*assert_unchanged)(voi
 
 /* ---- a core ---- */
 
-static kvf_core core;
+static kvf_core *core;
 
-static kvf_status init_core(void)
+static kvf_status create_core(void)
 {
   kvf_core_config config;
   memset(&config, 0, sizeof(config));
   kvf_config_init(&config.options);
   config.options.lease_linger_ms = 0;
   config.options.lease_slots = 4;
-  return kvf_core_init(&core, &config, 0);
+  return kvf_core_create(&config, 0, &core);
 }
+
+static void assert_no_core(void)
+{
+  assert_null(core);
+}
+
+static kvf_welcome welcome;
 
 static kvf_status set_memory(void)
 {
-  static kvf_region_layout regions[2] = {
-      {.block_bytes = 64, .stride_bytes = 64, .blocks = 100, .heads = 1, .heads_total = 1, .group = 0},
-      {.block_bytes = 64, .stride_bytes = 64, .blocks = 10, .heads = 1, .heads_total = 1, .group = 1}};
-  kvf_welcome welcome = {.ranks = 1, .regions = regions, .regions_count = 2};
-  kvf_status status = kvf_core_set_memory(&core, &welcome);
-  core.pool.welcome = status == KVF_OK ? (kvf_welcome){0} : core.pool.welcome; /* the regions are the test's */
-  return status;
+  return kvf_core_set_memory(core, &welcome);
 }
 
 static void assert_no_memory_is_set(void)
 {
-  assert_false(core.pool.exists);
-}
-
-static void assert_nothing(void)
-{
+  assert_int_equal(welcome.regions_count, 2);
 }
 
 /* Of the memory the caller keeps what it gave, and may try again. */
 TEST(node)
 {
-  assert_true(fail_each(init_core, assert_nothing) > 1);
+  assert_true(fail_each(create_core, assert_no_core) > 1);
+  welcome = (kvf_welcome){.regions = calloc(2, sizeof(kvf_region_layout)), .regions_count = 2};
+  for (uint32_t i = 0; i < 2; i++) {
+    welcome.regions[i] = (kvf_region_layout){
+        .block_bytes = 64, .stride_bytes = 64, .blocks = i == 0 ? 100 : 10, .heads = 1, .heads_total = 1, .group = i};
+  }
   assert_int_equal(fail_each(set_memory, assert_no_memory_is_set), 2);
-  kvf_core_free(&core);
+  kvf_core_destroy(core);
 }
 
 /* ---- leases ---- */
 
 static kvf_status publish(void)
 {
-  kvf_blocks blocks = {.ids = ticket.ids, .counts = ticket.counts, .groups = ticket.groups};
-  return kvf_core_publish(&world.producers[0].core, world.now_ns, &ticket.lease, &blocks, 1, 2, false);
+  const kvf_ticket *ticket = &c.tickets[1];
+  const kvf_blocks blocks = {.ids = ticket->ids, .counts = ticket->counts, .groups = ticket->groups};
+  return kvf_core_publish(c.p[0].core, c.now_ns, &ticket->lease, &blocks, 1, 2, false);
 }
 
 static void assert_not_published(void)
 {
   kvf_effect effect;
-  assert_false(kvf_core_next_effect(&world.producers[0].core, world.now_ns, &effect));
-  assert_int_equal(world.producers[0].core.leases.unreleased, 1);
+  assert_false(kvf_core_next_effect(c.p[0].core, c.now_ns, &effect));
+  assert_int_equal(cluster_stat(&c.p[0], "leases_live", ""), 1);
 }
 
-RANKS_TEST(lease)
+/* Freed with a lease in it. */
+CLUSTER_TEST(lease)
 {
-  open_world(false);
-  ranks_ticket(&ticket, ids, POSITIONS);
+  open_two(false);
+  (void)cluster_ticket(0, 6);
   assert_true(fail_each(publish, assert_not_published) > 0);
-  ranks_settle();
-  assert_int_equal(world.producers[0].core.leases.live, 2); /* freed with a lease in it */
+  cluster_settle();
+  assert_int_equal(cluster_stat(&c.p[0], "leases_live", ""), 2);
 }
 
 #define SLOTS 2000
@@ -169,106 +151,104 @@ static uint64_t request_id;
 
 static kvf_status start_load(void)
 {
-  static const uint32_t into[POSITIONS] = {0, 1, 2, 3, 4, 5};
-  kvf_load_params load = {.request_id = request_id,
-                          .prompt = ticket.prompt,
-                          .destination = {.ids = into, .counts = ticket.counts, .groups = 1}};
-  return kvf_core_load_start(consumer(), world.now_ns, &sources, &load, 0);
+  const kvf_load_params load = cluster_load_params(&c.tickets[0], request_id);
+  return kvf_core_load_start(c.d.core, c.now_ns, &sources, &load, 0);
 }
 
 static void assert_not_started(void)
 {
-  kvf_event event;
   kvf_effect effect;
-  assert_int_equal(ranks_peers_held(), (request_id - 1) * (sources.count == 1 ? 2 : 1));
-  assert_int_equal(kvf_loads_open(&consumer()->loads), request_id - 1);
-  assert_false(kvf_core_next_event(consumer(), world.now_ns, &event));
-  assert_false(kvf_core_next_effect(consumer(), world.now_ns, &effect));
-  assert_int_equal(kvf_core_load_abort(consumer(), world.now_ns, request_id), KVF_NOT_FOUND);
+  assert_int_equal(cluster_users(), (request_id - 1) * (sources.count == 1 ? 2 : 1));
+  assert_int_equal(cluster_stat(&c.d, "loads_open", ""), request_id - 1);
+  assert_false(kvf_core_next_event(c.d.core, c.now_ns, &c.event));
+  assert_false(kvf_core_next_effect(c.d.core, c.now_ns, &effect));
+  assert_int_equal(kvf_core_load_abort(c.d.core, c.now_ns, request_id), KVF_NOT_FOUND);
 }
 
 /* The first of the core, and one beside another. Where all was there but for its first dial, its outcome says so. Of
  * several sources one without memory is passed over. */
-RANKS_TEST(load_start)
+CLUSTER_TEST(load_start)
 {
-  kvf_event event;
   for (uint32_t apart = 0; apart < 2; apart++) {
-    open_world(apart == 1);
+    open_two(apart == 1);
+    c.held |= CLUSTER_READS_ENDED;
     for (request_id = 1; request_id <= 2; request_id++) {
       const uint32_t at_first = apart == 0 ? 5 : 3;
       assert_true(fail_each(start_load, assert_not_started) > (request_id == 1 ? at_first : 1));
-      world.hold_reads = true;
-      ranks_settle();
-      if (ranks_event(KVF_EVENT_LOAD, &event)) {
-        assert_int_equal(event.u.report.status, KVF_NO_MEMORY);
-        assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
+      cluster_settle();
+      if (cluster_event(KVF_EVENT_LOAD)) {
+        assert_int_equal(c.event.u.report.status, KVF_NO_MEMORY);
+        assert_true(cluster_event(KVF_EVENT_RELEASED));
         assert_int_equal(start_load(), KVF_OK);
-        ranks_settle();
+        cluster_settle();
       }
     }
   }
 }
 
 /* A source that cannot be started at is passed over: the outcome is what the last one came to. */
-RANKS_TEST(next_source)
+CLUSTER_TEST(next_source)
 {
   kvf_status status = KVF_OK;
   uint32_t failed = 0;
   request_id = 1;
   for (uint32_t n = 0; n == 0 || status != KVF_OK; n++) {
-    kvf_event event;
-    open_world(true);
-    assert_int_equal(start_load(), KVF_OK);
-    world.hold_reads = true;
-    ranks_settle();
-    world.hold_reads = false;
-    kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.reads[0].transfer.id, KVF_LEASE_EXPIRED, 0, NULL, 0);
     kvf_effect effect;
-    for (uint32_t i = 1; i < world.reads_count; i++) {
-      assert_true(kvf_core_next_effect(consumer(), world.now_ns, &effect));
+    open_two(true);
+    c.held |= CLUSTER_READS_ENDED;
+    assert_int_equal(start_load(), KVF_OK);
+    cluster_settle();
+    cluster_end_read(0, KVF_LEASE_EXPIRED);
+    for (uint32_t i = c.reads_count; i > 0; i--) {
+      assert_true(kvf_core_next_effect(c.d.core, c.now_ns, &effect));
       assert_int_equal(effect.kind, KVF_EFFECT_CANCEL);
     }
-    for (uint32_t i = 1; i < world.reads_count; i++) {
-      kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.reads[i].transfer.id, KVF_CANCELLED, 0, NULL, 0);
+    while (c.reads_count > 0) {
+      cluster_end_read(0, KVF_CANCELLED);
     }
+    c.held &= ~(uint32_t)CLUSTER_READS_ENDED;
     allocation_fail(n, 1);
-    kvf_loads_go_on(&consumer()->loads, world.now_ns);
+    const bool is_more = kvf_core_next_effect(c.d.core, c.now_ns, &effect);
     (void)allocation_stop();
-    ranks_settle();
-    assert_true(ranks_event(KVF_EVENT_LOAD, &event));
-    status = (kvf_status)event.u.report.status;
+    if (is_more) {
+      cluster_carry_out(&c.d, &effect);
+    }
+    cluster_settle();
+    assert_true(cluster_event(KVF_EVENT_LOAD));
+    status = (kvf_status)c.event.u.report.status;
     assert_true(status == KVF_OK || status == KVF_LEASE_EXPIRED || status == KVF_NO_MEMORY); /* the last: its dial */
     failed += status == KVF_LEASE_EXPIRED;
-    assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
-    assert_int_equal(ranks_peers_held(), 0);
+    assert_true(cluster_event(KVF_EVENT_RELEASED));
+    assert_int_equal(cluster_users(), 0);
   }
   assert_true(failed >= 2);
 }
 
 /* P6: what fails while connections are made costs a connection, never the node. A read that cannot be remembered is not
  * started, and tried again. */
-RANKS_TEST(whole_load)
+CLUSTER_TEST(whole_load)
 {
-  kvf_event event;
   bool some_failed = true;
   uint32_t lost = 0;
   uint64_t retried = 0;
   request_id = 1;
   for (uint32_t n = 0; some_failed; n++) {
-    open_world(false);
+    open_two(false);
     allocation_fail(n, 1);
-    kvf_status status = ranks_load(&ticket, request_id);
+    const kvf_status status = start_load();
+    cluster_settle();
     some_failed = allocation_stop();
-    for (int i = 0; status == KVF_OK && i < 100 && !kvf_core_has_event(consumer()); i++) {
-      ranks_advance(500);
+    for (int i = 0; status == KVF_OK && i < 100 && !kvf_core_has_event(c.d.core); i++) {
+      cluster_advance(500);
     }
     if (status == KVF_OK) {
-      assert_true(ranks_event(KVF_EVENT_LOAD, &event));
-      lost += event.u.report.status != KVF_OK;
-      retried += event.u.report.status == KVF_OK ? consumer()->loads.stats.retries : 0;
-      assert_true(ranks_event(KVF_EVENT_RELEASED, &event));
+      assert_true(cluster_event(KVF_EVENT_LOAD));
+      const bool is_lost = c.event.u.report.status != KVF_OK;
+      lost += is_lost;
+      retried += is_lost ? 0 : cluster_stat(&c.d, "load_retries", "");
+      assert_true(cluster_event(KVF_EVENT_RELEASED));
     }
-    assert_int_equal(ranks_peers_held(), 0);
+    assert_int_equal(cluster_users(), 0);
   }
   assert_true(lost > 0);
   assert_true(retried > 0);
@@ -280,18 +260,18 @@ static uint64_t opened_id;
 
 static kvf_status open_request(void)
 {
-  return kvf_requests_open(&consumer()->requests, world.now_ns, &sources, &ticket.prompt, NULL, 5, &opened_id, NULL);
+  return kvf_core_request_open(c.d.core, c.now_ns, &sources, &c.tickets[0].prompt, NULL, 5, &opened_id, NULL);
 }
 
 static void assert_not_opened(void)
 {
-  assert_int_equal(ranks_peers_held(), 0);
-  assert_int_equal(HASH_CNT(by_id, consumer()->requests.attachments.by_id), 0);
+  assert_int_equal(cluster_users(), 0);
+  assert_int_equal(cluster_stat(&c.d, "requests_open", ""), 0);
 }
 
-RANKS_TEST(request)
+CLUSTER_TEST(request)
 {
-  open_world(false);
+  open_two(false);
   assert_true(fail_each(open_request, assert_not_opened) > 3);
   assert_int_equal(opened_id, 1); /* none was used up */
 }

@@ -1,393 +1,233 @@
 /* Who hears what: connections to sessions and peers, peers to loads and requests, and all of them to the runtime. */
+#include "scene.h"
 
-#include "control_world.h"
-#include "test.h"
-
-#define BLOCKS 4
-
-static kvf_ticket ticket;
-static uint32_t ids[BLOCKS];
-
-static void open_world(bool control)
-{
-  control_options options;
-  control_options_init(&options);
-  options.control = control;
-  control_world_open(&options);
-  control_ticket(&ticket, ids, BLOCKS);
-}
-
-static kvf_core *consumer(void)
-{
-  return &world.consumer.core;
-}
-
-static kvf_core *producer(void)
-{
-  return &world.producer.core;
-}
-
-static void start_load(void)
-{
-  static const uint32_t destination[BLOCKS] = {8, 9, 10, 11};
-  kvf_blocks blocks = {.ids = ids, .counts = ticket.counts, .groups = 1};
-  kvf_load_params load = {.request_id = 1,
-                          .prompt = ticket.prompt,
-                          .destination = {.ids = destination, .counts = ticket.counts, .groups = 1}};
-  uint64_t digest = 0;
-  assert_int_equal(kvf_fence_digest(&ticket.lease, &blocks, &ticket.prompt, &digest), KVF_OK);
-  assert_int_equal(kvf_core_load_start(consumer(), world.now_ns,
-                                       &(kvf_sources){.count = 1, .tickets = {&ticket}, .digests = {digest}}, &load, 0),
-                   KVF_OK);
-  control_settle();
-}
-
-/* A load whose control connection is up and whose link is being opened. */
-static void open_link(void)
-{
-  open_world(false);
-  start_load();
-  control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-}
-
-/* A load with a read in flight. */
-static void open_read(void)
-{
-  open_link();
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
-  control_settle();
-  assert_int_equal(world.consumer.reads, 1);
-}
-
-static bool next_event(kvf_event *event)
-{
-  bool got = kvf_core_next_event(consumer(), world.now_ns, event);
-  control_settle();
-  return got;
-}
-
-static void assert_outcome(kvf_status status)
-{
-  kvf_event event;
-  assert_true(next_event(&event));
-  assert_int_equal(event.kind, KVF_EVENT_LOAD);
-  assert_int_equal(event.u.report.status, status);
-}
+#define HELD "hold=dials,links,reads "
 
 /* A node that does not listen is a control node until it has memory: its peers have not told it of theirs. */
-CONTROL_TEST(a_control_node_that_gets_memory_asks_again)
+CLUSTER_TEST(a_control_node_that_gets_memory_asks_again)
 {
-  uint64_t id = 0;
-  open_world(true);
-  assert_int_equal(kvf_core_request_open(consumer(), world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
-                                         &ticket.prompt, NULL, 5, &id, NULL),
-                   KVF_OK);
-  control_settle();
-  world.held = true;
-  control_dial(KVF_OK); /* as a control node; there is no answer yet */
-  control_set_memory(&world.consumer);
-  kvf_core_start(consumer(), world.now_ns);
-  start_load();
-  world.held = false;
-  control_settle();
-  control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
+  cluster_open("control hold=dials,links,reads");
+  scene(
+      "request 1 A > dial P0\n"
+      "hold P0\n"
+      "accept P0\n" /* as a control node; there is no answer yet */
+      "memory D\n");
+  kvf_core_start(c.d.core, c.now_ns);
+  scene(
+      "load 1 A > dial P0; D hangs up on P0\n"
+      "let P0\n"
+      "accept P0 > open 1 P0 local\n");
 }
 
 /* ---- connections ---- */
 
-static int set_up(__attribute__((unused)) void **state)
+static kvf_core *producer(void)
 {
-  open_world(false);
-  return 0;
+  return c.p[0].core;
 }
 
-#define WORLD_TEST(name) TEST_WITH(name, set_up, control_world_close)
-
 /* Late news of what is gone already. */
-WORLD_TEST(unknown_connections_are_ignored)
+CLUSTER_TEST(unknown_connections_are_ignored)
 {
   const uint8_t body[4] = {0};
-  kvf_core_on_dialed(producer(), world.now_ns, 99, KVF_OK);
-  kvf_core_on_frame(producer(), world.now_ns, 99, KVF_FRAME_PING, body, sizeof(body));
-  kvf_core_on_malformed(producer(), world.now_ns, 99);
-  kvf_core_on_insecure(producer(), world.now_ns, 99, "without a key");
-  kvf_core_on_closed(producer(), world.now_ns, 99);
+  cluster_open("");
+  kvf_core_on_dialed(producer(), c.now_ns, 99, KVF_OK);
+  kvf_core_on_frame(producer(), c.now_ns, 99, KVF_FRAME_PING, body, sizeof(body));
+  kvf_core_on_malformed(producer(), c.now_ns, 99);
+  kvf_core_on_insecure(producer(), c.now_ns, 99, "without a key");
+  kvf_core_on_closed(producer(), c.now_ns, 99);
   assert_int_equal(kvf_core_frame_limit(producer(), 99), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
   assert_false(kvf_core_has_output(producer()));
 }
 
 /* P8: neither side takes long frames from who has not proved the key. */
-WORLD_TEST(frames_are_short_until_the_key_is_proved)
+CLUSTER_TEST(frames_are_short_until_the_key_is_proved)
 {
-  world.held = true;
-  start_load();
-  control_dial(KVF_OK);
-  uint64_t accepted = world.producer.conn_id;
-  uint64_t dialed = world.consumer.conn_id;
-  assert_int_equal(kvf_core_frame_limit(producer(), accepted), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
-  assert_int_equal(kvf_core_frame_limit(consumer(), dialed), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
-  world.held = false;
-  control_settle();
-  assert_int_equal(kvf_core_frame_limit(producer(), accepted), KVF_FRAME_BODY_BYTES_MAX);
-  assert_int_equal(kvf_core_frame_limit(consumer(), dialed), KVF_FRAME_BODY_BYTES_MAX);
+  cluster_open(HELD);
+  for (uint32_t proved = 0; proved < 2; proved++) {
+    const size_t most = proved == 1 ? KVF_FRAME_BODY_BYTES_MAX : KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX;
+    scene(proved == 1 ? "let P0 > open 1 P0 local\n" : "hold P0\nload 1 A > dial P0\naccept P0\n");
+    assert_int_equal(kvf_core_frame_limit(producer(), c.wires[0].producer_id), most);
+    assert_int_equal(kvf_core_frame_limit(c.d.core, c.wires[0].consumer_id), most);
+  }
 }
 
 /* What waits behind the frame that ended a connection may not be long either. */
-WORLD_TEST(frames_are_short_after_hanging_up)
+CLUSTER_TEST(frames_are_short_after_hanging_up)
 {
-  kvf_address from = {.port = 7};
-  uint64_t conn_id = 0;
-  assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
-  kvf_core_on_frame(producer(), world.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
+  cluster_open("");
+  const uint64_t conn_id = cluster_accept(&c.p[0], 0);
+  kvf_core_on_frame(producer(), c.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
   assert_int_equal(kvf_core_frame_limit(producer(), conn_id), KVF_FRAME_BODY_UNTRUSTED_BYTES_MAX);
-  kvf_core_on_frame(producer(), world.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
-  kvf_core_on_malformed(producer(), world.now_ns, conn_id);
-  assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
+  kvf_core_on_frame(producer(), c.now_ns, conn_id, KVF_FRAME_PING, NULL, 0);
+  kvf_core_on_malformed(producer(), c.now_ns, conn_id);
+  scene("stats P0 sessions_refused.protocol > 1\n");
 }
 
-typedef struct taken {
-  uint32_t calls;
-  uint32_t hang_ups;
-  size_t bytes;
-} taken;
-
-static void take(void *context, const kvf_core_output *output)
+/* The last frame says why. The socket's own end comes late. */
+CLUSTER_TEST(output_is_taken_once)
 {
-  taken *t = context;
-  t->calls++;
-  t->hang_ups += output->hang_up;
-  t->bytes += output->bytes;
-}
-
-WORLD_TEST(output_is_taken_once)
-{
-  kvf_address from = {.port = 7};
-  uint64_t conn_id = 0;
-  taken t = {0};
-  assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
+  cluster_open("");
+  const uint64_t conn_id = cluster_accept(&c.p[0], 0);
   assert_false(kvf_core_has_output(producer()));
-  kvf_core_on_malformed(producer(), world.now_ns, conn_id);
+  kvf_core_on_malformed(producer(), c.now_ns, conn_id);
   assert_true(kvf_core_has_output(producer()));
-  kvf_core_take_output(producer(), take, &t);
-  assert_int_equal(t.calls, 1);
-  assert_int_equal(t.hang_ups, 1);
-  assert_true(t.bytes > KVF_FRAME_HEADER_BYTES); /* why */
-  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
+  assert_int_equal(cluster_hang_ups(&c.p[0]), 1);
+  assert_int_equal(c.stray.last.type, KVF_FRAME_REFUSED);
+  assert_false(kvf_core_has_conn(producer(), conn_id));
   assert_false(kvf_core_has_output(producer()));
-  kvf_core_take_output(producer(), take, &t);
-  assert_int_equal(t.calls, 1);
-  kvf_core_on_closed(producer(), world.now_ns, conn_id); /* the socket's own end comes late */
+  assert_int_equal(cluster_hang_ups(&c.p[0]), 0);
+  assert_int_equal(c.stray.frames, 1);
+  kvf_core_on_closed(producer(), c.now_ns, conn_id);
 }
 
-WORLD_TEST(closed_connections_end_their_session)
+/* One that had not proved itself, and one that had. */
+CLUSTER_TEST(closed_connections_end_their_session)
 {
-  kvf_address from = {.port = 7};
-  uint64_t conn_id = 0;
-  assert_int_equal(kvf_core_on_accepted(producer(), world.now_ns, from, &conn_id), KVF_OK);
-  kvf_core_on_closed(producer(), world.now_ns, conn_id);
-  assert_int_equal(producer()->sessions.unproven.count, 0);
-  assert_int_equal(producer()->sessions.counters.abandoned, 1);
-  assert_non_null(strstr(world.producer.last_log, ":7: peer_down: it went before its handshake"));
-  assert_null(kvf_conns_find(&producer()->context.conns, conn_id));
+  cluster_open(HELD);
+  const uint64_t conn_id = cluster_accept(&c.p[0], 0);
+  kvf_core_on_closed(producer(), c.now_ns, conn_id);
+  assert_false(kvf_core_has_conn(producer(), conn_id));
   assert_false(kvf_core_has_output(producer()));
-
-  start_load();
-  control_dial(KVF_OK);
-  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 1);
-  control_cut();
-  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
-  assert_int_equal(producer()->sessions.counters.abandoned, 1); /* that one had proved itself */
+  scene(
+      "stats P0 sessions_abandoned > 1\n"
+      "log P0 > closed a connection from [::]:7: peer_down: it went before its handshake had ended\n"
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "stats P0 sessions_open > 1\n"
+      "cut P0 > dial P0; close 1\n"
+      "stats P0 sessions_open sessions_abandoned > 0; 1\n");
 }
 
-WORLD_TEST(malformed_frames_end_either_side)
+SCENE(malformed_frames_end_the_session, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "garble P0 P0 > P0 hangs up on D; close 1; load 1: protocol 0/4; load 1 released\n"
+      "stats P0 sessions_open sessions_refused.protocol > 0; 1\n"
+      "log D peer > peer [::1]:80: protocol: not a frame, or a larger one than is allowed before the handshake has "
+      "ended\n")
+
+SCENE(malformed_frames_end_the_peer_s_connection, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "garble D P0 > close 1; D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
+      "log D peer > peer [::1]:80: protocol: malformed message\n"
+      "stats D peer_failures > 1\n")
+
+/* What is below the frames has found fault with the other side. */
+SCENE(insecure_connections_end_either_side, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "insecure P0 P0 > P0 hangs up on D; close 1; load 1: protocol 0/4; load 1 released\n"
+      "stats P0 sessions_open sessions_refused.protocol > 0; 1\n"
+      "log P0 > refused a connection from [::]:9: protocol: it has another key\n"
+      "+501 > dial P0\n"
+      "accept P0\n"
+      "insecure D P0 > D hangs up on P0\n"
+      "log D peer > peer [::1]:80: protocol: it has another key\n")
+
+/* Before the handshake is over it lacks the key. */
+SCENE(insecure_strangers_lack_the_key, HELD,
+      "hold P0\n"
+      "load 1 A > dial P0\n"
+      "accept P0\n"
+      "insecure P0 P0\n"
+      "stats P0 sessions_refused.handshake_refused > 1\n"
+      "log P0 > refused a connection from [::]:9: handshake_refused: it has another key\n"
+      "insecure D P0 > D hangs up on P0; load 1: handshake_refused 0/4; load 1 released\n"
+      "log D peer > peer [::1]:80: handshake_refused: it has another key\n"
+      "insecure D P0\n" /* hung up on already */
+      "stats D peer_failures > 1\n"
+      "let P0\n"
+      "stats P0 sessions_abandoned > 0\n")
+
+static void to_consumer(kvf_frame_type type, const void *body, size_t bytes)
 {
-  start_load();
-  control_dial(KVF_OK);
-  kvf_core_on_malformed(producer(), world.now_ns, world.producer.conn_id);
-  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
-  assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
-  kvf_core_on_malformed(consumer(), world.now_ns, world.consumer.conn_id);
-  assert_non_null(strstr(world.consumer.last_log, "protocol: malformed message"));
-  assert_int_equal(consumer()->peers.counters.failures, 1);
+  kvf_core_on_frame(c.d.core, c.now_ns, c.wires[0].consumer_id, type, body, bytes);
+  cluster_settle();
 }
 
-/* What is below the frames has found fault with the other side: before the handshake is over it lacks the key. */
-WORLD_TEST(insecure_connections_end_either_side)
+CLUSTER_TEST(lease_states_go_to_the_requests)
 {
-  start_load();
-  control_dial(KVF_OK);
-  kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "altered on its way");
-  assert_int_equal(HASH_CNT(by_id, producer()->sessions.by_id), 0);
-  assert_int_equal(producer()->sessions.counters.protocol_errors, 1);
-  assert_non_null(strstr(world.producer.last_log, "protocol: altered on its way"));
-  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "altered on its way");
-  assert_non_null(strstr(world.consumer.last_log, "protocol: altered on its way"));
-  assert_int_equal(consumer()->peers.counters.failures, 1);
-
-  open_world(false);
-  world.held = true;
-  start_load();
-  control_dial(KVF_OK);
-  kvf_core_on_insecure(producer(), world.now_ns, world.producer.conn_id, "it has another key");
-  assert_int_equal(producer()->sessions.unproven.count, 0);
-  assert_int_equal(producer()->sessions.counters.refused_key, 1);
-  assert_non_null(strstr(world.producer.last_log, "handshake_refused: it has another key"));
-  kvf_core_on_closed(producer(), world.now_ns, world.producer.conn_id);
-  assert_int_equal(producer()->sessions.counters.abandoned, 0);
-  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "it refused our key");
-  assert_non_null(strstr(world.consumer.last_log, "handshake_refused: it refused our key"));
-  kvf_core_on_insecure(consumer(), world.now_ns, world.consumer.conn_id, "it refused our key"); /* hung up on already */
-  assert_int_equal(consumer()->peers.counters.failures, 1);
-}
-
-CONTROL_TEST(lease_states_go_to_the_requests)
-{
-  uint64_t id = 0;
   const uint8_t garbage[3] = {1, 2, 3};
-  open_world(true);
-  assert_int_equal(
-      kvf_requests_open(&consumer()->requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
-                        &ticket.prompt, NULL, 5, &id, NULL),
-      KVF_OK);
-  control_settle();
-  control_dial(KVF_OK);
-  uint64_t conn_id = world.consumer.conn_id;
-  kvf_core_on_frame(consumer(), world.now_ns, conn_id, KVF_FRAME_LEASE_STATES, garbage, sizeof(garbage));
-  assert_int_equal(consumer()->peers.counters.failures, 1);
-  assert_non_null(strstr(world.consumer.last_log, "protocol"));
-}
-
-/* Before the handshake has ended they are no answer to anything. */
-WORLD_TEST(early_lease_states_are_refused)
-{
-  world.held = true;
-  start_load();
-  control_dial(KVF_OK);
-  kvf_core_on_frame(consumer(), world.now_ns, world.consumer.conn_id, KVF_FRAME_LEASE_STATES, NULL, 0);
-  control_settle();
-  assert_int_equal(consumer()->peers.counters.failures, 1);
-  assert_outcome(KVF_PROTOCOL);
+  cluster_open("control hold=dials");
+  scene(
+      "request 1 A > dial P0\n"
+      "accept P0\n");
+  to_consumer(KVF_FRAME_LEASE_STATES, garbage, sizeof(garbage));
+  scene(
+      "stats D peer_failures > D hangs up on P0; 1\n"
+      "log D peer > peer [::1]:80: protocol: malformed message\n");
 }
 
 /* ---- peers to loads and requests ---- */
 
-WORLD_TEST(failed_dial_ends_the_load)
-{
-  start_load();
-  control_dial(KVF_PEER_DOWN);
-  assert_outcome(KVF_PEER_DOWN);
-}
-
-CONTROL_TEST(failed_link_ends_the_load)
-{
-  open_link();
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_TRANSFER_SETUP);
-  control_settle();
-  assert_outcome(KVF_TRANSFER_SETUP);
-  assert_int_equal(world.consumer.closed_links, 1);
-}
-
-CONTROL_TEST(reads_come_back_to_their_load)
-{
-  kvf_event event;
-  open_read();
-  control_publish(&ticket);
-  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, 12345, KVF_OK, 0, NULL, 7); /* nobody's */
-  assert_int_equal(consumer()->loads.stats.late, 1);
-  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_LEASE_UNKNOWN, 0,
-                         NULL, 7);
-  assert_outcome(KVF_LEASE_UNKNOWN);
-  assert_true(next_event(&event));
-  assert_int_equal(event.kind, KVF_EVENT_RELEASED);
-}
-
-static void lose_link(void)
-{
-  kvf_peers_on_link_down(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_PEER_DOWN);
-  control_settle();
-  kvf_loads_on_read_done(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id, KVF_PEER_DOWN, 0, NULL,
-                         0);
-  control_settle();
-}
+SCENE(reads_come_back_to_their_load, HELD "published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "done 12345 ok\n" /* nobody's */
+      "stats D late_reads > 1\n"
+      "done 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
 
 /* A link that breaks takes its reads with it. They are asked for again over a new one; there is no third. */
-CONTROL_TEST(lost_link_is_opened_anew_once)
-{
-  kvf_event event;
-  open_read();
-  uint32_t first = world.consumer.opened_link_id;
-  lose_link();
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_false(next_event(&event));
-  control_advance(20); /* its backoff */
-  assert_int_not_equal(world.consumer.opened_link_id, first);
-  kvf_peers_on_link(&consumer()->peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
-  control_settle();
-  assert_int_equal(world.consumer.reads, 2);
-  lose_link();
-  control_advance(40);
-  assert_outcome(KVF_PEER_DOWN);
-  assert_int_equal(world.consumer.reads, 2);
-}
+SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "linkdown 1 peer_down > close 1\n"
+      "done 1 peer_down\n"
+      "+20 > open 2 P0 local\n"
+      "link 2 ok > read 2 of P0 over 2: small 0,1,2,3\n"
+      "linkdown 2 peer_down > close 2\n"
+      "done 2 peer_down\n"
+      "+40 > load 1: peer_down 0/4; load 1 released\n")
 
-/* Silence on the link: the peer is asked, answers, and so only the link is given up. */
-CONTROL_TEST(pings_and_pongs_find_the_stalled_path)
-{
-  open_read();
-  control_advance(501);
-  assert_int_equal(consumer()->loads.stats.pings, 1);
-  for (int half = 0; half < 2; half++) {
-    control_advance(500);
-    assert_int_equal(consumer()->loads.stats.stalls, 0); /* it has answered */
-  }
-  control_advance(500);
-  assert_int_equal(consumer()->loads.stats.stalls, 1);
-  assert_int_equal(consumer()->peers.counters.stalls, 1);
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_not_equal(world.consumer.conn_id, 0); /* the peer itself is fine */
-}
+/* P2: what breaks under a read is read again over the other transport, and what had been confirmed is not. */
+SCENE(another_transport_brings_the_rest, HELD "published single",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: 0 | 1 | 2 | 3\n"
+      "done P0 2 ok\n"
+      "linkdown 1 transfer_failed > close 1\n"
+      "done P0 2 transfer_failed\n"
+      "+20 > open 2 P0 local\n"
+      "link 2 transfer_setup > close 2; open 3 P0 tcp\n"
+      "link 3 ok > read 5 of P0 over 3: 2 | 3\n"
+      "done P0 2 ok > load 1: ok 4/4; load 1 released\n"
+      "holds A > 4\n"
+      "stats D blocks_loaded > 4\n")
 
-CONTROL_TEST(silent_peer_is_given_up_with_its_path)
-{
-  open_read();
-  world.held = true;
-  control_advance(501);
-  control_advance(500);
-  assert_int_equal(consumer()->peers.counters.stalls, 1);
-  assert_int_equal(world.consumer.conn_id, 0);
-  assert_non_null(strstr(world.consumer.last_log, "transfer_stalled: no byte and no answer to a ping"));
-}
+SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "hold P0\n"
+      "+501 > ping P0\n"
+      "+500 > cancel 1; close 1; D hangs up on P0; ping P0\n"
+      "stats D peer_stalls load_pings > 1; 1\n"
+      "log D peer > peer [::1]:80: transfer_stalled: no byte and no answer to a ping\n")
 
-CONTROL_TEST(progress_puts_the_stall_off)
-{
-  open_read();
-  for (int i = 0; i < 20; i++) {
-    control_advance(400);
-    kvf_loads_on_read_progress(&consumer()->loads, world.now_ns, world.consumer.last_read.transfer.id);
-    kvf_loads_on_read_progress(&consumer()->loads, world.now_ns, 12345);
-  }
-  assert_int_equal(consumer()->loads.stats.pings, 0);
-  assert_int_equal(consumer()->loads.stats.stalls, 0);
-}
+SCENE(progress_puts_the_stall_off, HELD "published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "+400\n"
+      "progress 1\n"
+      "progress 12345\n"
+      "+400\n"
+      "progress 1\n"
+      "+400 > ping P0\n"
+      "stats D load_pings > 0\n")
 
-CONTROL_TEST(open_and_failed_connections_are_heard_by_the_requests)
-{
-  uint64_t id = 0;
-  open_world(true);
-  control_publish(&ticket);
-  assert_int_equal(
-      kvf_requests_open(&consumer()->requests, world.now_ns, &(kvf_sources){.count = 1, .tickets = {&ticket}},
-                        &ticket.prompt, NULL, 5, &id, NULL),
-      KVF_OK);
-  control_settle();
-  control_dial(KVF_PEER_DOWN);
-  assert_int_equal(consumer()->requests.attachments.counters.renewals, 0);
-  assert_true(kvf_list_is_empty(&consumer()->peers.by_key->due)); /* dropped until its next time */
-  control_advance(501);                                           /* the probe */
-  control_dial(KVF_OK);
-  control_advance(5000);
-  assert_int_equal(consumer()->requests.attachments.counters.renewals, 1);
-  assert_int_equal(producer()->leases.counters.late_renewals, 0);
-}
+/* What there was to say is dropped until its next time. */
+SCENE(open_and_failed_connections_are_heard_by_the_requests, "control published hold=dials",
+      "request 1 A > dial P0\n"
+      "refuse P0\n"
+      "stats D renewals_sent > 0\n"
+      "+501 > dial P0\n" /* the probe */
+      "accept P0\n"
+      "stats D renewals_sent > 0\n"
+      "+5000\n"
+      "stats D renewals_sent > 1\n"
+      "stats P0 late_renewals > 0\n")

@@ -1,1002 +1,795 @@
-#include "control_world.h"
-#include "test.h"
+/* A consumer's peers: handshakes, links, breakers, addresses, and how they are described; through loads and requests.
+ */
+#include "base/status.h"
+#include "scene.h"
 
-static kvf_ticket ticket;
-static uint32_t ids[16];
+#define HELD "hold=dials,links,reads "
 
-static kvf_peer *acquire(void)
-{
-  const kvf_rank_record *rank = &ticket.rank[0];
-  kvf_peer *peer;
-  assert_int_equal(kvf_peers_acquire(&world.consumer.core.peers, &rank->address, &rank->incarnation, &peer), KVF_OK);
-  return peer;
-}
+/* ---- the handshake and the best link ---- */
 
-static void open_world(const char *consumer_key, const char *producer_key, const char *model)
-{
-  control_options options;
-  control_options_init(&options);
-  options.consumer_key = consumer_key;
-  options.producer_key = producer_key;
-  options.consumer_model = model;
-  control_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-}
+SCENE(shakes_hands_and_opens_the_best_link, HELD "key=a-key-of-sixteen published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "peers > P0 x1 +control +local -tcp\n")
 
-/* A world in which the producer offers these transports, NULL: one only. */
-static void open_offering(const char *wanted, const char *first, const char *second)
-{
-  control_options options;
-  control_options_init(&options);
-  (void)snprintf(options.config.transports, sizeof(options.config.transports), "%s", wanted);
-  control_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-  kvf_welcome *welcome = &world.producer.core.pool.welcome;
-  (void)snprintf(welcome->transports[0].name, sizeof(welcome->transports[0].name), "%s", first);
-  if (second != NULL) {
-    (void)snprintf(welcome->transports[1].name, sizeof(welcome->transports[1].name), "%s", second);
-    welcome->transports[1].description = calloc(1, 1);
-    welcome->transports[1].description_bytes = 1;
-    welcome->transports_count = 2;
-  }
-}
-
-/* Wants a link and returns what was answered; the dial succeeds. */
-static kvf_peer_notice ask_link(kvf_peer *peer)
-{
-  kvf_peer_notice notice = {0};
-  kvf_peers *peers = &world.consumer.core.peers;
-  kvf_peers_want_link(peers, world.now_ns, peer);
-  if (!kvf_peers_next_notice(peers, &notice)) {
-    control_settle();
-  }
-  return notice;
-}
-
-static kvf_peer_notice next_notice(void)
-{
-  kvf_peer_notice notice;
-  assert_true(kvf_peers_next_notice(&world.consumer.core.peers, &notice));
-  return notice;
-}
-
-/* The process at the ticket's address that was, is, or will be there. */
-static kvf_peer *acquire_life(kvf_incarnation now, uint8_t other)
-{
-  ticket.rank[0].incarnation = now;
-  ticket.rank[0].incarnation.bytes[0] ^= other;
-  return acquire();
-}
-
-/* A peer that is connected, and whose link is opening. */
-static kvf_peer *linked(void)
-{
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  return peer;
-}
-
-/* Likewise, without a link. */
-static kvf_peer *connected(void)
-{
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
-  return peer;
-}
-
-/* One that is dialed once and answers, or not. */
-static kvf_peer *dialed(const char *consumer_key, const char *producer_key, const char *model)
-{
-  open_world(consumer_key, producer_key, model);
-  kvf_peer *peer = acquire();
-  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
-  return peer;
-}
-
-CONTROL_TEST(shakes_hands_and_opens_the_best_link)
-{
-  open_world("a key of sixteen", "a key of sixteen", "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(peer->links[0].state, KVF_LINK_OPENING);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_LINK);
-  assert_int_equal(notice.status, KVF_OK);
-  assert_int_equal(notice.link_id, world.consumer.opened_link_id);
-  kvf_key key;
-  assert_true(kvf_sessions_key(&world.producer.core.sessions, peer->memory.welcome->session_id, &key));
-  assert_memory_equal(key.data, peer->session_key.data, key.bytes);
-}
-
-CONTROL_TEST(refused_dial_opens_the_breaker_and_a_probe_closes_it)
-{
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_PEER_DOWN);
-  uint64_t dials = world.consumer.core.peers.counters.dials;
-  kvf_peer_notice notice = ask_link(peer);
-  assert_int_equal(notice.kind, KVF_PEER_LINK);
-  assert_int_equal(notice.status, KVF_PEER_DOWN);
-  assert_int_equal(world.consumer.core.peers.counters.dials, dials);
-  control_advance(499);
-  assert_false(world.consumer.dial_wanted);
-  control_advance(2);
-  assert_true(world.consumer.dial_wanted); /* the probe, with nobody waiting */
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_true(kvf_breaker_allows(&peer->breaker));
-}
+SCENE(refused_dial_opens_the_breaker_and_a_probe_closes_it, HELD,
+      "load 1 A > dial P0\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
+      "load 2 A > load 2: peer_down 0/4; load 2 released\n" /* is not dialed for */
+      "peers > P0 x0 -control(open peer_down) -local -tcp\n"
+      "load 3 A > load 3: peer_down 0/4; load 3 released\n"
+      "stats D peer_dials breaker_refusals > 1; 2\n"
+      "+499\n"
+      "+2 > dial P0\n" /* the probe, with nobody waiting */
+      "accept P0\n"
+      "peers > P0 x0 +control -local -tcp\n")
 
 /* The probes end with the peer's use. What they found then says nothing of it much later. */
-CONTROL_TEST(unused_breaker_does_not_fail_a_new_load)
+SCENE(unused_breaker_does_not_fail_a_new_load, HELD,
+      "down P0\n"
+      "load 1 A > dial P0\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
+      "+501 > dial P0\n"
+      "refuse P0\n"
+      "+400000\n"
+      "stats D peers_known > 1\n"
+      "load 2 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "peers > P0 x1 +control -local -tcp\n")
+
+/* Whoever waits goes on waiting; then it fails at once, for the same reason. A probe is one try. */
+SCENE(silent_handshake_times_out_twice, HELD,
+      "hold P0\n"
+      "load 1 A > dial P0\n"
+      "accept P0\n"
+      "+999\n"
+      "+2 > dial P0; D hangs up on P0\n"
+      "log D > peer [::1]:80: no handshake in time: it is dialed again\n"
+      "peers > P0 x1 -control -local -tcp\n"
+      "accept P0\n"
+      "+999\n"
+      "+2 > D hangs up on P0; load 1: handshake_timeout 0/4; load 1 released\n"
+      "peers > P0 x0 -control(open handshake_timeout) -local -tcp\n"
+      "stats D peer_failures > 2\n"
+      "load 2 A > load 2: handshake_timeout 0/4; load 2 released\n"
+      "load 3 A > load 3: handshake_timeout 0/4; load 3 released\n"
+      "+501 > dial P0\n"
+      "stats D peer_dials > 3\n")
+
+/* And what comes later has two tries again. */
+SCENE(second_try_is_answered, HELD,
+      "hold P0\n"
+      "load 1 A > dial P0\n"
+      "accept P0\n"
+      "+1001 > dial P0; D hangs up on P0\n"
+      "let P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "hold P0\n"
+      "cut P0 > close 1\n"
+      "done 1 peer_down\n"
+      "+20 > dial P0\n"
+      "accept P0\n"
+      "+1001 > dial P0; D hangs up on P0\n"
+      "peers > P0 x1 -control -local -tcp\n")
+
+SCENE(wrong_key_is_refused_by_both, HELD "d.key=a-key-of-sixteen p.key=another-key-here",
+      "load 1 A > dial P0\n"
+      "accept P0 > P0 hangs up on D; load 1: handshake_refused 0/4; load 1 released\n"
+      "log D > peer [::1]:80: handshake_refused: the two nodes do not have the same key (option key_file)\n"
+      "stats P0 sessions_refused.handshake_refused sessions_open > 1; 0\n"
+      "peers > P0 x0 -control -local -tcp\n")
+
+/* A ticket can be for another model only by mistake. */
+static void pretend_compatible(const char *options)
 {
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_PEER_DOWN);
-  kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
-  for (int i = 0; i < 400; i++) {
-    control_advance(1000);
-    if (world.consumer.dial_wanted) {
-      assert_true(i < 301);
-      control_dial(KVF_PEER_DOWN);
-    }
-  }
-  assert_ptr_equal(acquire(), peer);
-  assert_false(kvf_breaker_allows(&peer->breaker));
-  kvf_peer_notice notice = ask_link(peer);
-  assert_int_equal(notice.kind, 0);
-  assert_true(world.consumer.dial_wanted);
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
+  cluster_open(options);
+  cluster_node *d = &c.d;
+  kvf_ticket *own = &c.tickets[0];
+  const kvf_rank_record record = kvf_core_record(d->core, &c.p[0].address, &(kvf_address){.port = 0});
+  kvf_ticket of_d;
+  const kvf_blocks blocks = {.ids = own->ids, .counts = own->counts, .groups = 1};
+  assert_int_equal(kvf_core_set_ranks(d->core, &record, 1), KVF_OK);
+  assert_int_equal(kvf_core_ticket(d->core, &own->lease, &blocks, &own->prompt, &of_d), KVF_OK);
+  memcpy(own->compat, of_d.compat, sizeof(own->compat));
 }
 
-/* Whoever waits has not heard yet, as long as control_settle() has not been called. */
-static void time_out(const kvf_peer *peer)
+/* Anybody on the way could have said or caused that: the next load asks again. */
+CLUSTER_TEST(other_model_is_refused_and_named)
 {
-  control_advance(999);
-  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
-  assert_true(kvf_breaker_allows(&peer->breaker));
-  world.now_ns += 2 * MS;
-  kvf_core_tick(&world.consumer.core, world.now_ns);
+  pretend_compatible(HELD "p.model=x");
+  scene(
+      "load 1 A > dial P0\n"
+      "accept P0 > P0 hangs up on D; load 1: incompatible 0/4; load 1 released\n"
+      "log D > peer [::1]:80: incompatible: model differs: producer has \"x\", consumer has \"m\"\n"
+      "stats P0 sessions_refused.incompatible > 1\n"
+      "peers > P0 x0 -control -local -tcp\n"
+      "load 2 A > dial P0\n");
 }
 
-/* One whose dial nobody has answered in time. */
-static kvf_peer *unanswered(void)
+static void to_consumer(kvf_frame_type type, const void *body, size_t bytes)
 {
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  world.held = true;
-  control_dial(KVF_OK);
-  time_out(peer);
-  return peer;
-}
-
-CONTROL_TEST(silent_handshake_times_out_twice)
-{
-  kvf_peer *peer = unanswered();
-  kvf_peer_notice notice;
-  assert_false(kvf_peers_next_notice(&world.consumer.core.peers, &notice)); /* whoever waits goes on waiting */
-  assert_true(kvf_breaker_allows(&peer->breaker));
-  assert_string_equal(world.consumer.last_log, "peer [::1]:80: no handshake in time: it is dialed again");
-  control_settle();
-  control_dial(KVF_OK);
-  time_out(peer);
-  notice = next_notice();
-  assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
-  assert_false(kvf_breaker_allows(&peer->breaker));
-  assert_int_equal(world.consumer.core.peers.counters.failures, 2);
-  notice = ask_link(peer); /* which fails at once, for the same reason */
-  assert_int_equal(notice.kind, KVF_PEER_LINK);
-  assert_int_equal(notice.status, KVF_HANDSHAKE_TIMEOUT);
-
-  control_advance(501); /* a probe is one try */
-  uint64_t dials = world.consumer.core.peers.counters.dials;
-  control_dial(KVF_OK);
-  control_advance(1001);
-  assert_int_equal(world.consumer.core.peers.counters.dials, dials);
-  assert_int_equal(peer->breaker.state, KVF_BREAKER_OPEN);
-}
-
-CONTROL_TEST(second_try_is_answered)
-{
-  kvf_peer *peer = unanswered();
-  control_settle();
-  world.held = false;
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-  control_cut(); /* and what comes later has two tries again */
-  world.held = true;
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
-  time_out(peer);
-  control_settle();
-  assert_true(kvf_breaker_allows(&peer->breaker));
-  assert_true(world.consumer.dial_wanted);
-}
-
-CONTROL_TEST(wrong_key_is_refused_by_both)
-{
-  kvf_peer *peer = dialed("a key of sixteen", "another key here", "m");
-  assert_int_equal(world.producer.core.sessions.counters.refused_key, 1);
-  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_non_null(strstr(world.consumer.last_log, "key_file"));
-}
-
-CONTROL_TEST(other_model_is_refused_and_named)
-{
-  kvf_peer *peer = dialed(NULL, NULL, "x");
-  assert_int_equal(world.producer.core.sessions.counters.refused_incompatible, 1);
-  assert_non_null(strstr(world.consumer.last_log, "model differs"));
-  /* Anybody on the way could have said or caused that: the next load asks again. */
-  assert_int_equal(peer->gone, KVF_OK);
-  assert_true(kvf_breaker_allows(&peer->breaker));
+  kvf_core_on_frame(c.d.core, c.now_ns, c.wires[0].consumer_id, type, body, bytes);
+  cluster_settle();
 }
 
 /* P8: who has not proved the key may refuse us, but is not believed for ever. */
-CONTROL_TEST(refusal_without_proof_is_not_final)
+CLUSTER_TEST(refusal_without_proof_is_not_final)
 {
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  world.held = true;
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_WAIT_CHALLENGE);
-  kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "x"};
+  const kvf_refused refused = {.status = KVF_INCOMPATIBLE, .message = "x"};
   uint8_t body[KVF_REFUSED_BYTES_MAX];
   size_t bytes = 0;
+  cluster_open(HELD);
+  scene(
+      "hold P0\n"
+      "load 1 A > dial P0\n"
+      "accept P0\n");
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
-  kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, KVF_FRAME_REFUSED, body, bytes);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.status, KVF_INCOMPATIBLE);
-  assert_int_equal(peer->gone, KVF_OK);
-}
-
-/* Somebody waits for a link to a producer that has no memory yet. */
-static kvf_peer *ask_one_without_memory(void)
-{
-  control_options options;
-  control_options_init(&options);
-  options.without_memory = true;
-  control_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  return peer;
-}
-
-/* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
-CONTROL_TEST(registration_is_heard_by_those_who_came_before)
-{
-  kvf_peer *peer = ask_one_without_memory();
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_int_equal(peer->link.status, KVF_TRANSFER_SETUP);
-  control_set_memory(&world.producer);
-  control_settle();
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-}
-
-/* Nor one that has not heard of it: who wants a link asks again, once. */
-CONTROL_TEST(who_has_had_no_memory_is_asked_again)
-{
-  kvf_peer *peer = ask_one_without_memory();
-  for (int dials = 0; dials < 3; dials++) {
-    control_dial(KVF_OK);
-    assert_int_equal(peer->state, KVF_PEER_READY);
-    assert_false(peer->link.is_wanted);
-    assert_int_equal(peer->link.status, KVF_TRANSFER_SETUP);
-    assert_false(world.consumer.dial_wanted);
-    (void)ask_link(peer);
-  }
-}
-
-/* ---- other memory than a link is for ---- */
-
-/* The link that was up, or was opening, is found to be for memory that has gone. */
-static void find_stale(uint32_t link_id, kvf_status opened)
-{
-  if (opened == KVF_OK) {
-    kvf_peers_link_is_stale(&world.consumer.core.peers, world.now_ns, link_id);
-  } else {
-    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, opened);
-  }
-}
-
-CONTROL_TEST(other_memory_takes_another_session)
-{
-  for (int up = 0; up < 2; up++) {
-    kvf_peer *peer = linked();
-    uint32_t link_id = world.consumer.opened_link_id;
-    if (up) {
-      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
-      assert_int_equal(next_notice().status, KVF_OK);
-    }
-    world.held = true; /* the producer's end of the session is not heard */
-    control_move(&world.producer);
-    find_stale(link_id, up ? KVF_OK : KVF_AGAIN);
-    find_stale(link_id, up ? KVF_OK : KVF_AGAIN); /* which another read says too */
-    if (up) {
-      assert_int_equal(next_notice().kind, KVF_PEER_LINK_DOWN);
-      kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-    }
-    control_settle();
-    world.held = false;
-    assert_int_equal(world.consumer.closed_links, 1);
-    control_dial(KVF_OK);
-    assert_int_equal(peer->memory.generation, 2);
-    assert_int_not_equal(world.consumer.opened_link_id, link_id);
-    assert_int_equal(world.consumer.core.peers.counters.failures, 0);
-  }
-}
-
-/* Else the two would dial each other without end. */
-CONTROL_TEST(memory_that_has_gone_does_not_come_back)
-{
-  kvf_peer *peer = linked();
-  find_stale(world.consumer.opened_link_id, KVF_AGAIN);
-  control_settle();
-  control_dial(KVF_OK);
-  assert_int_equal(peer->link.status, KVF_PROTOCOL);
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-}
-
-/* What could not be with the memory before, its own or ours, may be with this one. */
-CONTROL_TEST(other_memory_is_tried_again)
-{
-  for (int ours = 0; ours < 2; ours++) {
-    for (int tripped = 0; tripped < 2; tripped++) {
-      kvf_peer *peer = linked();
-      uint32_t link_id = world.consumer.opened_link_id;
-      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id,
-                        tripped ? KVF_TRANSFER_SETUP : KVF_INCOMPATIBLE);
-      control_settle();
-      assert_int_not_equal(peer->link.status, KVF_OK);
-      control_move(ours ? &world.consumer : &world.producer);
-      control_settle();
-      (void)ask_link(peer);
-      if (!ours) {
-        control_dial(KVF_OK);
-      }
-      assert_int_not_equal(world.consumer.opened_link_id, link_id);
-    }
-  }
-}
-
-CONTROL_TEST(links_go_with_our_own_memory)
-{
-  for (int up = 0; up < 2; up++) {
-    kvf_peer *peer = linked();
-    if (up) {
-      kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
-      assert_int_equal(next_notice().status, KVF_OK);
-    }
-    assert_true(kvf_core_clear_memory(&world.consumer.core, world.now_ns));
-    control_settle();
-    assert_int_equal(world.consumer.closed_links, 1);
-    assert_int_equal(peer->links[0].state, KVF_LINK_NONE); /* nobody wants it any more */
-    assert_int_equal(peer->state, KVF_PEER_READY);
-  }
-}
-
-CONTROL_TEST(other_incarnation_is_a_restart)
-{
-  open_world(NULL, NULL, "m");
-  ticket.rank[0].incarnation.bytes[0] ^= 1;
-  kvf_peer *peer = acquire();
-  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  control_dial(KVF_OK);
-  assert_int_equal(peer->gone, KVF_PEER_RESTARTED);
-  kvf_peer_notice notice = ask_link(peer);
-  assert_int_equal(notice.status, KVF_PEER_RESTARTED);
-  assert_false(world.consumer.dial_wanted); /* it will not come back */
-}
-
-/* What another dial to its address has shown, it need not find out by one of its own: but a process that was named only
- * after that dial began may have been started since. */
-CONTROL_TEST(restart_is_known_of_all_who_were_there_before)
-{
-  open_world(NULL, NULL, "m");
-  const kvf_incarnation now = ticket.rank[0].incarnation;
-  kvf_peer *last_life = acquire_life(now, 1);
-  kvf_peer *peer = acquire_life(now, 0);
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, peer);
-  control_settle();
-  kvf_peer *next_life = acquire_life(now, 2);
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_int_equal(last_life->gone, KVF_PEER_RESTARTED);
-  assert_int_equal(next_life->gone, KVF_OK);
-  kvf_peers_want_open(&world.consumer.core.peers, world.now_ns, next_life);
-  control_settle();
-  assert_true(world.consumer.dial_wanted);
-}
-
-CONTROL_TEST(closed_connection_takes_its_links_down)
-{
-  kvf_peer *peer = linked();
-  uint32_t link_id = world.consumer.opened_link_id;
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
-  (void)next_notice();
-  kvf_core_on_closed(&world.consumer.core, world.now_ns, world.consumer.conn_id);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_LINK_DOWN);
-  assert_int_equal(notice.link_id, link_id);
-  world.consumer.conn_id = 0;
-  control_settle();
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_true(kvf_breaker_allows(&peer->breaker)); /* the next dial tells */
-}
-
-CONTROL_TEST(unusable_transport_is_not_tried_again)
-{
-  kvf_peer *peer = linked();
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.kind, KVF_PEER_LINK);
-  assert_int_equal(notice.status, KVF_INCOMPATIBLE); /* the producer offers nothing else */
-  control_settle();
-  notice = ask_link(peer);
-  assert_int_equal(notice.status, KVF_INCOMPATIBLE);
-}
-
-/* What came of the link that is opening. */
-static void answer_link(kvf_status status)
-{
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, status);
-}
-
-CONTROL_TEST(chosen_transport_and_why_is_said_once)
-{
-  static const char *const whys[] = {"local: not offered", "local: incompatible", "local: transfer_setup"};
-  static const kvf_status causes[] = {KVF_OK, KVF_INCOMPATIBLE, KVF_TRANSFER_SETUP};
-  for (size_t i = 0; i < 3; i++) {
-    char expected[128];
-    (void)snprintf(expected, sizeof(expected), "peer [::1]:80: loads go over tcp (%s)", whys[i]);
-    open_offering("local,tcp", i == 0 ? "tcp" : "local", i == 0 ? NULL : "tcp");
-    kvf_peer *peer = acquire();
-    (void)ask_link(peer);
-    control_dial(KVF_OK);
-    if (causes[i] != KVF_OK) {
-      answer_link(causes[i]);
-      control_settle();
-    }
-    answer_link(KVF_OK);
-    assert_int_equal(next_notice().status, KVF_OK);
-    assert_string_equal(world.consumer.last_log, expected);
-    world.consumer.last_log[0] = '\0';
-    assert_int_equal(ask_link(peer).status, KVF_OK);
-    assert_string_equal(world.consumer.last_log, "");
-
-    control_advance(501);
-    uint32_t link_id = world.consumer.opened_link_id;
-    (void)ask_link(peer);
-    assert_int_equal(world.consumer.opened_link_id == link_id, causes[i] != KVF_TRANSFER_SETUP); /* tried again */
-  }
-  answer_link(KVF_OK);
-  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over local");
-}
-
-CONTROL_TEST(other_transports_than_wanted_are_refused)
-{
-  open_offering("tcp", "local", NULL);
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  assert_int_equal(ask_link(peer).status, KVF_TRANSFER_SETUP);
-  assert_int_equal(world.consumer.opened_link_id, 0);
-  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over no transport (tcp: not offered)");
-
-  open_offering("tcp", "local", "tcp");
-  peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  answer_link(KVF_OK);
-  assert_int_equal(next_notice().status, KVF_OK);
-  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp");
-}
-
-/* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
-CONTROL_TEST(passing_failure_of_a_transport_is_tried_again)
-{
-  static const kvf_status causes[] = {KVF_HANDSHAKE_REFUSED, KVF_NO_MEMORY};
-  for (size_t i = 0; i < 2; i++) {
-    kvf_peer *peer = linked();
-    uint32_t link_id = world.consumer.opened_link_id;
-    kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, causes[i]);
-    control_settle();
-    assert_int_equal(world.consumer.closed_links, 1);
-    assert_int_equal(ask_link(peer).status, KVF_TRANSFER_SETUP);
-    assert_int_equal(world.consumer.opened_link_id, link_id);
-    control_advance(501);
-    (void)ask_link(peer);
-    assert_int_not_equal(world.consumer.opened_link_id, link_id);
-  }
-}
-
-/* A transport may be stuck in the peer's memory: the next one is tried, and nothing waits for the first. */
-CONTROL_TEST(transport_that_does_not_answer_is_given_up)
-{
-  open_offering("local,tcp", "local", "tcp");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  uint32_t silent = world.consumer.opened_link_id;
-  control_advance(999);
-  assert_int_equal(world.consumer.opened_link_id, silent);
-  control_advance(2);
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_equal(peer->links[0].state, KVF_LINK_NONE);
-  assert_int_equal(peer->links[1].state, KVF_LINK_OPENING);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, silent, KVF_OK); /* too late */
-  assert_int_equal(peer->links[0].state, KVF_LINK_NONE);
-
-  answer_link(KVF_OK);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.status, KVF_OK);
-  assert_int_equal(notice.link_id, world.consumer.opened_link_id);
-  assert_string_equal(world.consumer.last_log, "peer [::1]:80: loads go over tcp (local: handshake_timeout)");
-  assert_int_equal(ask_link(peer).link_id, notice.link_id); /* not tried again at once */
-}
-
-/* Where there is no other, it is tried again first. */
-CONTROL_TEST(only_transport_does_not_answer)
-{
-  kvf_peer *peer = linked();
-  uint32_t first = world.consumer.opened_link_id;
-  control_advance(1001);
-  assert_true(peer->link.is_wanted);
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_not_equal(world.consumer.opened_link_id, first);
-  assert_true(kvf_breaker_allows(&peer->links[0].breaker));
-  control_advance(1001);
-  assert_int_equal(world.consumer.closed_links, 2);
-  assert_false(kvf_breaker_allows(&peer->links[0].breaker));
-  assert_false(peer->link.is_wanted); /* whoever waited has heard */
-  assert_int_equal(ask_link(peer).status, KVF_HANDSHAKE_TIMEOUT);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-}
-
-/* The bytes were damaged on their way: a new session has others. */
-CONTROL_TEST(malformed_offer_ends_the_session)
-{
-  kvf_peer *peer = linked();
-  uint32_t link_id = world.consumer.opened_link_id;
-  kvf_peers_on_link_malformed(&world.consumer.core.peers, world.now_ns, link_id);
-  kvf_peer_notice notice = next_notice();
-  assert_int_equal(notice.status, KVF_PROTOCOL);
-  control_settle();
-  assert_int_equal(world.consumer.closed_links, 1);
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_int_equal(ask_link(peer).status, KVF_PROTOCOL); /* not at once */
-  control_advance(501);
-  (void)ask_link(peer);
-  control_dial(KVF_OK);
-  assert_int_not_equal(world.consumer.opened_link_id, link_id);
-}
-
-CONTROL_TEST(stalled_link_has_a_breaker_of_its_own)
-{
-  kvf_peer *peer = linked();
-  uint32_t link_id = world.consumer.opened_link_id;
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, link_id, KVF_OK);
-  kvf_peers_link_stalled(&world.consumer.core.peers, world.now_ns, link_id, false);
-  control_settle();
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  kvf_peer_notice notice = ask_link(peer);
-  assert_int_equal(notice.status, KVF_TRANSFER_STALLED);
-  control_advance(501);
-  (void)ask_link(peer); /* the load that comes after the cooldown is the probe */
-  assert_int_not_equal(world.consumer.opened_link_id, link_id);
-}
-
-CONTROL_TEST(unused_peer_is_disconnected_and_makes_room)
-{
-  kvf_peer *peer = connected();
-  kvf_peers_release(&world.consumer.core.peers, world.now_ns, peer);
-  for (int i = 0; i < 5; i++) {
-    control_advance(100000);
-  }
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
-}
-
-static kvf_status acquire_port(uint16_t port, kvf_peer **peer)
-{
-  kvf_address address = ticket.rank[0].address;
-  address.port = port;
-  return kvf_peers_acquire(&world.consumer.core.peers, &address, &ticket.rank[0].incarnation, peer);
-}
-
-/* Takes all places that are left; returns the last peer. */
-static kvf_peer *fill_table(void)
-{
-  kvf_peer *last = NULL;
-  for (uint16_t port = 1000; HASH_CNT(by_key, world.consumer.core.peers.by_key) < KVF_PEERS_MAX; port++) {
-    assert_int_equal(acquire_port(port, &last), KVF_OK);
-  }
-  return last;
-}
-
-/* P6: what is in use, or has a link that the runtime still knows, keeps its place; what nobody uses gives it. */
-CONTROL_TEST(table_is_bounded_and_unused_peers_make_room)
-{
-  kvf_peers *peers = &world.consumer.core.peers;
-  kvf_peer *got = NULL;
-  kvf_peer *kept = linked();
-  kvf_peers_release(peers, world.now_ns, kept);
-  kvf_peer *last = fill_table();
-  const uint16_t last_port = last->key.address.port;
-  assert_int_equal(acquire_port(1, &got), KVF_NO_RESOURCE);
-  assert_null(got);
-  assert_int_equal(HASH_CNT(by_key, peers->by_key), KVF_PEERS_MAX);
-  kvf_peers_release(peers, world.now_ns, last);
-  assert_int_equal(acquire_port(1, &got), KVF_OK);
-  assert_int_equal(acquire_port(last_port, &got), KVF_NO_RESOURCE); /* it was the one that went */
-  assert_int_equal(kept->links[0].state, KVF_LINK_OPENING);
-  assert_int_equal(acquire_port(2, &got), KVF_NO_RESOURCE);
-}
-
-/* A link that the runtime has not been told of goes with its peer, and is never opened. */
-CONTROL_TEST(wanted_link_does_not_keep_an_unused_peer)
-{
-  kvf_peers *peers = &world.consumer.core.peers;
-  kvf_peer *got;
-  kvf_peer *peer = connected();
-  kvf_peers_want_link(peers, world.now_ns, peer);
-  assert_int_equal(peer->links[0].state, KVF_LINK_WANTED);
-  kvf_peers_release(peers, world.now_ns, peer);
-  (void)fill_table();
-  assert_int_equal(acquire_port(1, &got), KVF_OK);
-  control_settle();
-  assert_int_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(HASH_CNT(by_id, world.producer.core.sessions.by_id), 0);
-}
-
-/* And where its peer stays: what was never opened is not closed either. */
-CONTROL_TEST(wanted_link_goes_with_its_connection)
-{
-  kvf_peer *peer = connected();
-  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-  control_cut();
-  assert_int_equal(world.consumer.opened_link_id, 0);
-  assert_int_equal(world.consumer.closed_links, 0);
-  control_dial(KVF_OK); /* the link is wanted still */
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-}
-
-CONTROL_TEST(news_of_what_is_decided_changes_nothing)
-{
-  kvf_core *core = &world.consumer.core;
-  open_world(NULL, NULL, "m");
-  kvf_peer *peer = acquire();
-  (void)ask_link(peer);
-  uint64_t conn_id = world.consumer.dial_conn_id;
-  control_dial(KVF_OK);
-  const kvf_peer_link *link = &peer->links[0];
-  uint32_t link_id = world.consumer.opened_link_id;
-  kvf_core_on_dialed(core, world.now_ns, conn_id, KVF_PEER_DOWN);
-  kvf_peers_on_link_down(&core->peers, world.now_ns, link_id, KVF_PEER_DOWN); /* it is not up yet */
-  kvf_peers_on_link_down(&core->peers, world.now_ns, link_id + 1, KVF_PEER_DOWN);
-  kvf_peers_on_link(&core->peers, world.now_ns, link_id + 1, KVF_PEER_DOWN);
-  assert_int_equal(link->state, KVF_LINK_OPENING);
-  kvf_peers_on_link(&core->peers, world.now_ns, link_id, KVF_OK);
-  kvf_peers_on_link(&core->peers, world.now_ns, link_id, KVF_PEER_DOWN);
-  kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id);
-  kvf_peers_on_link_malformed(&core->peers, world.now_ns, link_id + 1);
-  assert_int_equal(link->state, KVF_LINK_UP);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_int_equal(core->peers.counters.failures, 0);
+  to_consumer(KVF_FRAME_REFUSED, body, bytes);
+  scene("load 2 A > D hangs up on P0; load 1: incompatible 0/4; load 1 released; dial P0\n");
 }
 
 /* P8: each state of the handshake takes its own message and no other. */
-CONTROL_TEST(frames_out_of_place_end_the_connection)
+CLUSTER_TEST(frames_out_of_place_end_the_connection)
 {
+  static const char *const states[] = {"hold P0\nload 1 A > dial P0\naccept P0\n",
+                                       "hold P0\nload 1 A > dial P0\naccept P0\nhold D\nlet P0\n",
+                                       "load 1 A > dial P0\naccept P0 > open 1 P0 local\n"};
   static const struct {
-    kvf_peer_state state;
+    uint32_t state;
     kvf_frame_type type;
-  } rows[] = {{KVF_PEER_WAIT_CHALLENGE, KVF_FRAME_WELCOME}, {KVF_PEER_WAIT_CHALLENGE, KVF_FRAME_PONG},
-              {KVF_PEER_WAIT_WELCOME, KVF_FRAME_CHALLENGE}, {KVF_PEER_WAIT_WELCOME, KVF_FRAME_PONG},
-              {KVF_PEER_READY, KVF_FRAME_CHALLENGE},        {KVF_PEER_READY, KVF_FRAME_WELCOME}};
+  } rows[] = {{0, KVF_FRAME_WELCOME},   {0, KVF_FRAME_PONG},   {0, KVF_FRAME_LEASE_STATES},
+              {1, KVF_FRAME_CHALLENGE}, {1, KVF_FRAME_PONG},   {1, KVF_FRAME_LEASE_STATES},
+              {2, KVF_FRAME_CHALLENGE}, {2, KVF_FRAME_WELCOME}};
   const uint8_t body[8] = {0};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    kvf_peer *peer = linked();
-    peer->state = rows[i].state; /* as if it had come so far */
-    kvf_core_on_frame(&world.consumer.core, world.now_ns, world.consumer.conn_id, rows[i].type, body, sizeof(body));
-    assert_int_equal(peer->state, KVF_PEER_IDLE);
-    assert_non_null(strstr(world.consumer.last_log, "protocol: a message that does not belong here"));
+    cluster_open(HELD);
+    scene(states[rows[i].state]);
+    to_consumer(rows[i].type, body, sizeof(body));
+    assert_non_null(strstr(cluster_log(&c.d, "peer"), "protocol: a message that does not belong here"));
+    assert_non_null(strstr(cluster_said(), "load 1: protocol 0/4"));
   }
+}
+
+CLUSTER_TEST(nobody_is_called_nothing)
+{
+  const kvf_challenge challenge = {.version = KVF_PROTOCOL_VERSION};
+  uint8_t body[KVF_CHALLENGE_BYTES_MAX];
+  size_t bytes = 0;
+  cluster_open(HELD);
+  scene(
+      "hold P0\n"
+      "know P0 > dial P0\n"
+      "accept P0\n");
+  assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_OK);
+  to_consumer(KVF_FRAME_CHALLENGE, body, bytes);
+  scene("log D > D hangs up on P0; peer [::1]:80: protocol: malformed challenge\n");
+}
+
+/* ---- memory ---- */
+
+/* A consumer that was faster than the producer's registration must not go on believing that there is no memory. */
+SCENE(registration_is_heard_by_those_who_came_before, HELD "nomemory",
+      "load 1 A > dial P0\n"
+      "accept P0 > load 1: transfer_setup 0/4; load 1 released\n"
+      "memory P0 > P0 hangs up on D\n"
+      "load 2 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n")
+
+/* Nor one that has not heard of it: who wants a link asks again, once. */
+SCENE(who_has_had_no_memory_is_asked_again, HELD "nomemory",
+      "load 1 A > dial P0\n"
+      "accept P0 > load 1: transfer_setup 0/4; load 1 released\n"
+      "load 2 A > dial P0; D hangs up on P0\n"
+      "accept P0 > load 2: transfer_setup 0/4; load 2 released\n"
+      "load 3 A > dial P0; D hangs up on P0\n"
+      "accept P0 > load 3: transfer_setup 0/4; load 3 released\n")
+
+/* The producer's end of the session is not heard; the link that was opening is found to be for memory that has gone,
+ * twice, and nobody has failed. */
+SCENE(other_memory_takes_another_session, HELD "published offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "hold P0\n"
+      "move P0 > P0 ends A: revoked\n"
+      "link 1 again > dial P0; close 1; D hangs up on P0\n"
+      "link 1 again\n"
+      "let P0\n"
+      "accept P0 > open 2 P0 local\n"
+      "stats D peer_failures > 0\n")
+
+/* The read of a link that was up finds it. */
+SCENE(other_memory_is_found_by_a_read, HELD "published offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "hold P0\n"
+      "move P0 > P0 ends A: revoked\n"
+      "done 1 again > close 1; D hangs up on P0\n"
+      "+20 > dial P0\n"
+      "let P0\n"
+      "accept P0 > open 2 P0 local\n"
+      "stats D peer_failures > 0\n")
+
+/* Else the two would dial each other without end. */
+SCENE(memory_that_has_gone_does_not_come_back, HELD "published offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 again > dial P0; close 1; D hangs up on P0\n"
+      "accept P0 > D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
+      "peers > P0 x0 -control(open protocol) -local -tcp\n")
+
+/* What could not be with the memory before, its own or ours, may be with this one. */
+SCENE(other_memory_is_tried_again, HELD "offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 incompatible > close 1; load 1: incompatible 0/4; load 1 released\n"
+      "load 2 A > load 2: incompatible 0/4; load 2 released\n"
+      "move P0 > P0 hangs up on D\n"
+      "load 3 A > dial P0\n"
+      "accept P0 > open 2 P0 local\n"
+      "link 2 transfer_setup > close 2; load 3: transfer_setup 0/4; load 3 released\n"
+      "move P0 > P0 hangs up on D\n"
+      "load 4 A > dial P0\n"
+      "accept P0 > open 3 P0 local\n"
+      "link 3 incompatible > close 3; load 4: incompatible 0/4; load 4 released\n"
+      "move D\n"
+      "load 5 A > open 4 P0 local\n")
+
+/* Nobody wants it any more, and the peer is there. */
+SCENE(links_go_with_our_own_memory, HELD "offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "clear D > not yet; load 1: aborted 0/4; load 1 released\n"
+      "clear D > close 1\n"
+      "peers > P0 x0 +control -local -tcp\n"
+      "memory D\n"
+      "load 2 A > open 2 P0 local\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
+      "clear D > not yet; cancel 1; load 2: aborted 0/4; load 2 released\n"
+      "clear D > close 2\n"
+      "peers > P0 x0 +control -local -tcp\n")
+
+/* ---- who answers ---- */
+
+SCENE(other_incarnation_is_a_restart, HELD,
+      "alter A incarnation\n"
+      "load 1 A > dial P0\n"
+      "accept P0 > D hangs up on P0; load 1: peer_restarted 0/4; load 1 released\n"
+      "peers > P0 x0 -control -local -tcp peer_restarted\n"
+      "load 2 A > load 2: peer_restarted 0/4; load 2 released\n" /* it will not come back */)
+
+/* What another dial to its address has shown, it need not find out by one of its own: but a process that was named only
+ * after that dial began may have been started since. A is of the process that was there before, B of the one that is, C
+ * of one to come. */
+SCENE(restart_is_known_of_all_who_were_there_before, "control hold=dials",
+      "ticket 4\n"
+      "ticket 4\n"
+      "alter A incarnation\n"
+      "request 1 A > dial P0\n"
+      "refuse P0\n"
+      "request 2 B > dial P0\n"
+      "alter C life\n"
+      "request 3 C > dial P0\n"
+      "accept P0\n"
+      "peers > P0 x1 -control; P0 x1 +control; P0 x1 -control(open peer_down) peer_restarted\n")
+
+/* ---- links ---- */
+
+/* The next dial tells whether the peer has gone. */
+SCENE(closed_connection_takes_its_links_down, HELD "published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "cut P0 > close 1\n"
+      "peers > P0 x1 -control -local -tcp\n")
+
+/* The producer offers nothing else. */
+SCENE(unusable_transport_is_not_tried_again, HELD "offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 incompatible > close 1; load 1: incompatible 0/4; load 1 released\n"
+      "load 2 A > load 2: incompatible 0/4; load 2 released\n")
+
+SCENE(chosen_transport_is_said_once_if_it_is_not_offered, HELD "offers=tcp",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 tcp\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over tcp (local: not offered)\n"
+      "load 2 A > read 2 of P0 over 1: small 0,1,2,3\n"
+      "log D\n")
+
+SCENE(chosen_transport_is_said_once_if_it_is_incompatible, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 incompatible > close 1; open 2 P0 tcp\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over tcp (local: incompatible)\n"
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n"
+      "+501 > ping P0\n"
+      "load 3 A > read 3 of P0 over 2: small 0,1,2,3\n"
+      "log D\n")
+
+/* It is tried again. */
+SCENE(chosen_transport_is_said_once_if_it_failed, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 transfer_setup > close 1; open 2 P0 tcp\n"
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over tcp (local: transfer_setup)\n"
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n"
+      "log D\n"
+      "+501 > ping P0\n"
+      "load 3 A > open 3 P0 local\n"
+      "link 3 ok > read 3 of P0 over 3: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over local\n")
+
+SCENE(other_transports_than_wanted_are_refused, HELD "transports=tcp offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > load 1: transfer_setup 0/4; load 1 released\n"
+      "log D > peer [::1]:80: loads go over no transport (tcp: not offered)\n")
+
+SCENE(offered_first_is_not_wanted, HELD "transports=tcp",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 tcp\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over tcp\n")
+
+/* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
+SCENE(passing_failure_of_a_transport_is_tried_again, HELD "offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 handshake_refused > close 1; load 1: transfer_setup 0/4; load 1 released\n"
+      "load 2 A > load 2: transfer_setup 0/4; load 2 released\n"
+      "+501\n"
+      "load 3 A > open 2 P0 local\n"
+      "link 2 no_memory > close 2; load 3: transfer_setup 0/4; load 3 released\n"
+      "load 4 A > load 4: transfer_setup 0/4; load 4 released\n")
+
+/* A transport may be stuck in the peer's memory: the next one is tried, and nothing waits for the first. */
+SCENE(transport_that_does_not_answer_is_given_up, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "+999\n"
+      "+2 > close 1; open 2 P0 tcp; ping P0\n"
+      "link 1 ok\n" /* too late */
+      "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
+      "log D > peer [::1]:80: loads go over tcp (local: handshake_timeout)\n"
+      "load 2 A > read 2 of P0 over 2: small 0,1,2,3\n" /* not tried again at once */)
+
+/* Where there is no other, it is tried again first; then whoever waited has heard. */
+SCENE(only_transport_does_not_answer, HELD "offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "+1001 > close 1; open 2 P0 local; ping P0\n"
+      "peers > P0 x1 +control -local -tcp\n"
+      "+1001 > close 2; ping P0; load 1: handshake_timeout 0/4; load 1 released\n"
+      "peers > P0 x0 +control -local(open handshake_timeout) -tcp\n"
+      "load 2 A > load 2: handshake_timeout 0/4; load 2 released\n")
+
+/* The bytes were damaged on their way: a new session has others, and not at once. */
+SCENE(malformed_offer_ends_the_session, HELD,
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "malformed 1 > close 1; D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
+      "load 2 A > load 2: protocol 0/4; load 2 released\n"
+      "+501 > dial P0\n"
+      "load 3 A\n"
+      "accept P0 > open 2 P0 local\n")
+
+/* Who waits after the cooldown is the probe. */
+SCENE(stalled_link_has_a_breaker_of_its_own, HELD "published offers=local",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "+501 > ping P0\n"
+      "+500 > ping P0\n"
+      "+500\n"
+      "+500 > cancel 1; close 1\n"
+      "peers > P0 x1 +control -local(open transfer_stalled) -tcp\n"
+      "load 2 A > load 2: transfer_stalled 0/4; load 2 released\n"
+      "+501 > open 2 P0 local\n"
+      "load 3 A\n")
+
+SCENE(news_of_what_is_decided_changes_nothing, HELD "published",
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "linkdown 1 peer_down\n" /* it is not up yet */
+      "linkdown 2 peer_down\n"
+      "link 2 peer_down\n"
+      "malformed 2\n"
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      "link 1 peer_down\n"
+      "malformed 1\n"
+      "peers > P0 x1 +control +local -tcp\n"
+      "stats D peer_failures > 0\n")
+
+/* ---- the table ---- */
+
+SCENE(unused_peer_is_disconnected_and_makes_room, "published",
+      "load 1 A > load 1: ok 4/4; load 1 released\n"
+      "stats P0 sessions_open > 1\n"
+      "+100000 x5 > ping P0; P0 ends A: expired; ping P0; close 1; D hangs up on P0\n"
+      "stats P0 sessions_open > 0\n"
+      "peers > P0 x0 -control -local -tcp\n")
+
+/* A request that holds a peer of a port where nobody is. */
+static kvf_status open_of(uint32_t i, uint64_t *id)
+{
+  kvf_ticket ticket = c.tickets[0];
+  const kvf_sources sources = {.count = 1, .tickets = {&ticket}};
+  ticket.rank[0].address.port = (uint16_t)(1000 + i);
+  ticket.lease.token[15] = (uint8_t)i;
+  ticket.lease.token[14] = (uint8_t)(i >> 8);
+  return kvf_core_request_open(c.d.core, c.now_ns, &sources, &ticket.prompt, NULL, i, id, NULL);
+}
+
+/* Takes all places that are left; returns the last request. */
+static uint64_t fill_table(void)
+{
+  uint64_t id = 0;
+  for (uint32_t i = 0; cluster_stat(&c.d, "peers_known", "") < KVF_PEERS_MAX; i++) {
+    assert_int_equal(open_of(i, &id), KVF_OK);
+  }
+  return id;
+}
+
+/* P6: what is in use, or has a link that the runtime still knows, keeps its place; what nobody uses gives it. Dials of
+ * these peers are never taken. */
+CLUSTER_TEST(table_is_bounded_and_unused_peers_make_room)
+{
+  uint64_t id = 0;
+  cluster_open(HELD);
+  scene(
+      "load 1 A > dial P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "abort 1 > load 1: aborted 0/4; load 1 released\n");
+  const uint64_t last = fill_table();
+  assert_int_equal(open_of(5000, &id), KVF_NO_RESOURCE);
+  assert_int_equal(cluster_stat(&c.d, "peers_known", ""), KVF_PEERS_MAX);
+  assert_int_equal(kvf_core_request_cancel(c.d.core, c.now_ns, last, KVF_FINISH_ABORTED), KVF_OK);
+  c.now_ns += 60000 * MS; /* its lease must be over: nobody is told of its end */
+  while (cluster_stat(&c.d, "acknowledgements_given_up", "") == 0) {
+    kvf_core_tick(c.d.core, c.now_ns);
+  }
+  assert_int_equal(open_of(5000, &id), KVF_OK);
+  assert_int_equal(open_of(5001, &id), KVF_NO_RESOURCE);
+}
+
+/* A load that the runtime has not heard of. */
+static void start_unheard(void)
+{
+  const kvf_sources sources = cluster_sources("A");
+  const kvf_load_params load = cluster_load_params(&c.tickets[0], 1);
+  assert_int_equal(kvf_core_load_start(c.d.core, c.now_ns, &sources, &load, 0), KVF_OK);
+}
+
+/* A link that the runtime has not been told of goes with its peer, and is never opened. */
+CLUSTER_TEST(wanted_link_does_not_keep_an_unused_peer)
+{
+  uint64_t id = 0;
+  cluster_open(HELD "published");
+  scene(
+      "request 1 A > dial P0\n"
+      "accept P0\n"
+      "cancel 1 > P0 ends A: abandoned\n"
+      "stats P0 sessions_open > 1\n");
+  start_unheard();
+  assert_int_equal(kvf_core_load_abort(c.d.core, c.now_ns, 1), KVF_OK);
+  for (int i = 0; i < 2; i++) {
+    assert_true(kvf_core_next_event(c.d.core, c.now_ns, &c.event));
+  }
+  (void)fill_table();
+  assert_int_equal(open_of(5000, &id), KVF_OK);
+  scene(
+      "stats P0 sessions_open > 1; D hangs up on P0\n"
+      "+1\n"
+      "stats P0 sessions_open > 0\n");
+}
+
+/* And where its peer stays: what was never opened is not closed either. */
+CLUSTER_TEST(wanted_link_goes_with_its_connection)
+{
+  cluster_open(HELD "published");
+  scene(
+      "request 1 A > dial P0\n"
+      "accept P0\n");
+  start_unheard();
+  scene(
+      "cut P0 > dial P0\n"
+      "accept P0 > open 2 P0 local\n");
 }
 
 /* ---- two addresses ---- */
 
-static const kvf_address v4 = {.ip = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}, .port = 81};
-
-/* Dialed at its first address, and not answered yet. */
-static kvf_peer *dialed_of_two(void)
-{
-  open_world(NULL, NULL, "m");
-  ticket.rank[0].other = v4;
-  kvf_peer *peer = NULL;
-  assert_int_equal(kvf_peers_acquire_rank(&world.consumer.core.peers, &ticket.rank[0], &peer), KVF_OK);
-  (void)ask_link(peer);
-  return peer;
-}
-
-static void assert_dialed(const kvf_address *address)
-{
-  assert_true(world.consumer.dial_wanted);
-  assert_memory_equal(&world.consumer.dial_address, address, sizeof(*address));
-}
-
 /* P2: at once, and within the time of one dial. */
-CONTROL_TEST(where_it_cannot_be_connected_to_the_other_address_is_dialed)
-{
-  const kvf_peer *peer = dialed_of_two();
-  assert_dialed(&ticket.rank[0].address);
-  control_dial(KVF_PEER_DOWN);
-  assert_dialed(&v4);
-  assert_int_equal(world.consumer.core.peers.counters.failures, 0);
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  assert_memory_equal(&world.consumer.link_address, &v4, sizeof(v4));
-  assert_string_equal(peer->stat.address, "127.0.0.1:81");
-}
+SCENE(where_it_cannot_be_connected_to_the_other_address_is_dialed, HELD "two",
+      "load 1 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "stats D peer_failures > 0\n"
+      "accept P0 > open 1 P0 at v4 local\n"
+      "peers > 127.0.0.1:180 x1 +control -local -tcp\n")
 
-CONTROL_TEST(a_peer_that_is_at_neither_address_is_down)
-{
-  const kvf_peer *peer = dialed_of_two();
-  control_dial(KVF_PEER_DOWN);
-  control_dial(KVF_PEER_DOWN);
-  assert_false(world.consumer.dial_wanted);
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_int_equal(peer->stat.last_failure, KVF_PEER_DOWN);
-  assert_int_equal(world.consumer.core.peers.counters.failures, 1);
-}
+SCENE(a_peer_that_is_at_neither_address_is_down, HELD "two",
+      "load 1 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
+      "stats D peer_failures > 1\n")
 
 /* Where packets are lost on one of the two ways. */
-CONTROL_TEST(the_second_try_goes_to_the_other_address)
-{
-  const kvf_peer *peer = dialed_of_two();
-  control_advance(1001);
-  assert_dialed(&v4);
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-}
+SCENE(the_second_try_goes_to_the_other_address, HELD "two",
+      "load 1 A > dial P0\n"
+      "+1001 > dial P0 at v4\n"
+      "accept P0 > open 1 P0 at v4 local\n")
 
 /* Nobody can be connected to at the one, and the other has not answered in time: that is asked twice. */
-CONTROL_TEST(the_second_try_does_not_go_where_nobody_is)
-{
-  (void)dialed_of_two();
-  control_dial(KVF_PEER_DOWN);
-  control_advance(1001);
-  assert_dialed(&v4);
-  control_dial(KVF_PEER_DOWN);
-  assert_false(world.consumer.dial_wanted);
-}
+SCENE(the_second_try_does_not_go_where_nobody_is, HELD "two",
+      "load 1 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "+1001 > dial P0 at v4\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n")
 
 /* A probe, which has one try, is of each in turn; and it is dialed first where it was reached last. */
-CONTROL_TEST(probes_take_turns_at_the_addresses)
-{
-  kvf_peer *peer = dialed_of_two();
-  control_advance(1001);
-  control_advance(1001);
-  assert_int_equal(peer->stat.last_failure, KVF_HANDSHAKE_TIMEOUT);
-  control_advance(600);
-  const kvf_address first = world.consumer.dial_address;
-  control_advance(1001);
-  control_advance(1500);
-  assert_memory_not_equal(&world.consumer.dial_address, &first, sizeof(first));
-  const kvf_address reached = world.consumer.dial_address;
-  control_dial(KVF_OK);
-  assert_int_equal(peer->state, KVF_PEER_READY);
-  control_cut();
-  (void)ask_link(peer);
-  assert_dialed(&reached);
-}
+SCENE(probes_take_turns_at_the_addresses, "control two hold=dials",
+      "request 1 A > dial P0\n"
+      "+1001 > dial P0 at v4\n"
+      "+1001\n"
+      "+600 > dial P0\n"
+      "+1001\n"
+      "+1500 > dial P0 at v4\n"
+      "accept P0\n"
+      "cut P0\n"
+      "+20000 > dial P0 at v4\n")
 
-/* Also by a ticket that names the addresses the other way round, or by the option peers. */
-CONTROL_TEST(a_peer_of_two_addresses_is_one_peer)
-{
-  kvf_peers *peers = &world.consumer.core.peers;
-  const kvf_peer *peer = dialed_of_two();
-  kvf_rank_record round = ticket.rank[0];
-  kvf_peer *again = NULL;
-  round.address = v4;
-  round.other = ticket.rank[0].address;
-  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
-  assert_ptr_equal(again, peer);
-  round.incarnation.bytes[0] ^= 1; /* another process */
-  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
-  assert_ptr_not_equal(again, peer);
+/* Also by a ticket that names the addresses the other way round; C is of another process. */
+SCENE(a_peer_of_two_addresses_is_one_peer, "control two hold=dials",
+      "ticket 4\n"
+      "ticket 4\n"
+      "alter B round\n"
+      "alter C round\n"
+      "alter C incarnation\n"
+      "request 1 A > dial P0\n"
+      "request 2 B\n"
+      "peers > P0 x2 -control\n"
+      "request 3 C > dial P0 at v4\n"
+      "peers > 127.0.0.1:180 x1 -control; P0 x2 -control\n")
 
-  kvf_peer *named = NULL;
-  round.incarnation.bytes[0] ^= 3;
-  assert_int_equal(kvf_peers_acquire(peers, &round.other, &round.incarnation, &named), KVF_OK);
-  assert_int_equal(kvf_peers_acquire_rank(peers, &round, &again), KVF_OK);
-  assert_ptr_equal(again, named);
-  assert_memory_equal(&again->dial.other, &v4, sizeof(v4));
-}
+SCENE(a_known_peer_s_other_address_is_learnt, "control two hold=dials",
+      "know P0 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0\n"
+      "request 1 A\n"
+      "peers > P0 x2 +control; P0 x0 -control\n"
+      "cut P0\n"
+      "+10000 > dial P0\n"
+      "refuse P0 > dial P0 at v4\n")
 
 /* Who was reached at a loopback address is of this host. */
-CONTROL_TEST(a_loopback_address_is_explained_where_nobody_was_reached)
-{
-  for (int reached = 0; reached < 2; reached++) {
-    kvf_peer *peer = dialed_of_two();
-    if (reached != 0) {
-      control_dial(KVF_OK);
-      control_cut();
-      (void)ask_link(peer);
-    }
-    control_dial(KVF_PEER_DOWN);
-    control_dial(KVF_PEER_DOWN);
-    assert_int_equal(strstr(world.consumer.last_log, "is of this host alone") == NULL, reached);
-  }
-}
+SCENE(a_loopback_address_is_explained_where_nobody_was_reached, HELD "two",
+      "load 1 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
+      "log D peer > peer 127.0.0.1:180: peer_down: cannot connect; a loopback address is of this host alone: a "
+      "producer on another one needs a key (option key_file or KVFERRY_KEY_FILE), or an address in listen\n"
+      "+501 > dial P0\n"
+      "accept P0\n"
+      "cut P0\n"
+      "load 2 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "refuse P0 > load 2: peer_down 0/4; load 2 released\n"
+      "log D peer > peer 127.0.0.1:180: peer_down: cannot connect\n")
 
 /* It is told without a dial of its own, by whichever address another process answers. */
-CONTROL_TEST(who_answers_at_the_other_address_ends_it_too)
-{
-  kvf_peers *peers = &world.consumer.core.peers;
-  (void)dialed_of_two();
-  control_dial(KVF_OK);
-  kvf_rank_record before = ticket.rank[0];
-  kvf_peer *gone = NULL;
-  before.incarnation.bytes[0] ^= 1;
-  before.address = (kvf_address){.ip = {[0] = 0x20}, .port = 82};
-  assert_int_equal(kvf_peers_acquire_rank(peers, &before, &gone), KVF_OK);
-  kvf_rank_record now = ticket.rank[0];
-  kvf_peer *peer = NULL;
-  now.address = (kvf_address){.ip = {[0] = 0x20}, .port = 83};
-  assert_int_equal(kvf_peers_acquire_rank(peers, &now, &peer), KVF_OK);
-  (void)ask_link(peer);
-  control_dial(KVF_PEER_DOWN);
-  control_dial(KVF_OK);
-  assert_int_equal(gone->gone, KVF_PEER_RESTARTED);
-}
+SCENE(who_answers_at_the_other_address_ends_it_too, "control two key=a-key-of-sixteen hold=dials",
+      "ticket 4\n"
+      "alter B address\n"
+      "alter B incarnation\n"
+      "request 2 B\n"
+      "+1001 > dial P0 at v4\n"
+      "refuse P0\n"
+      "request 1 A > dial P0\n"
+      "refuse P0 > dial P0 at v4\n"
+      "accept P0\n"
+      "peers > 127.0.0.1:180 x1 +control; 127.0.0.1:180 x1 -control(open peer_down) peer_restarted\n")
 
 /* 0 is a moment like any other, and not "nothing is awaited". */
-CONTROL_TEST(silence_is_noticed_from_time_zero_on)
-{
-  kvf_peer *peer = connected();
-  kvf_peers_await(&world.consumer.core.peers, 0, peer);
-  kvf_core_tick(&world.consumer.core, world.now_ns + 1001 * MS);
-  assert_int_equal(peer->state, KVF_PEER_IDLE);
-  assert_non_null(strstr(world.consumer.last_log, "peer_down: does not answer"));
-}
+SCENE(silence_is_noticed_from_time_zero_on, "control start_ms=0 published",
+      "request 1 A\n"
+      "hold P0\n"
+      "cancel 1 > P0 ends A: abandoned\n"
+      "+1001 > D hangs up on P0\n"
+      "log D > peer [::1]:80: peer_down: does not answer\n")
 
 /* ---- peers that the node dials on its own ---- */
 
-static void open_known(bool control)
-{
-  control_options options;
-  control_options_init(&options);
-  options.control = control;
-  control_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
-  kvf_core_start(&world.consumer.core, world.now_ns);
-  control_settle();
-}
-
-static uint64_t handshakes(void)
-{
-  return world.consumer.core.peers.counters.handshakes;
-}
-
-CONTROL_TEST(known_peer_is_ready_before_anybody_asks)
-{
-  open_known(false);
-  assert_true(world.consumer.dial_wanted);
-  control_dial(KVF_OK); /* who answers there? */
-  assert_int_equal(handshakes(), 0);
-  assert_true(world.consumer.dial_wanted);
-  control_dial(KVF_OK);
-  assert_int_equal(handshakes(), 1);
-  assert_int_not_equal(world.consumer.opened_link_id, 0);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_OK);
-  control_settle();
-  kvf_peer *peer = acquire();
-  assert_int_equal(peer->users, 2);
-  kvf_peers_want_link(&world.consumer.core.peers, world.now_ns, peer);
-  assert_int_equal(next_notice().link_id, world.consumer.opened_link_id); /* at once */
-  assert_int_equal(handshakes(), 1);
-}
+/* Who answers there? Then it is dialed by its name, and at the first load its link is up. */
+SCENE(known_peer_is_ready_before_anybody_asks, HELD "published",
+      "know P0 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "stats D peer_handshakes > 0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 ok\n"
+      "load 1 A > read 1 of P0 over 1: small 0,1,2,3\n"
+      "peers > P0 x2 +control +local -tcp; P0 x0 -control -local -tcp\n"
+      "stats D peer_handshakes > 1\n")
 
 /* Nobody waits for it, and it would be said each time. */
-CONTROL_TEST(known_peer_that_offers_no_usable_link_is_left_in_peace)
-{
-  open_known(false);
-  control_dial(KVF_OK);
-  control_dial(KVF_OK);
-  kvf_peers_on_link(&world.consumer.core.peers, world.now_ns, world.consumer.opened_link_id, KVF_INCOMPATIBLE);
-  control_settle();
-  kvf_peer *peer = acquire();
-  assert_int_equal(peer->links[0].unusable, KVF_INCOMPATIBLE);
-  world.consumer.last_log[0] = '\0';
-  control_advance(3000);
-  assert_string_equal(world.consumer.last_log, "");
-}
+SCENE(known_peer_that_offers_no_usable_link_is_left_in_peace, HELD "offers=local",
+      "know P0 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "link 1 incompatible > close 1\n"
+      "log D > peer [::1]:80: loads go over no transport (local: incompatible, tcp: not offered)\n"
+      "+3000 > ping P0\n"
+      "log D\n")
 
-CONTROL_TEST(nobody_is_called_nothing)
-{
-  open_known(false);
-  memset(&world.producer.core.context.self.incarnation, 0, sizeof(kvf_incarnation));
-  control_dial(KVF_OK);
-  assert_non_null(strstr(world.consumer.last_log, "malformed challenge"));
-  assert_false(world.consumer.dial_wanted);
-}
+SCENE(control_node_opens_no_link_to_a_known_peer, "control hold=dials,links",
+      "know P0 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0\n"
+      "stats D peer_handshakes > 1\n")
 
-CONTROL_TEST(control_node_opens_no_link_to_a_known_peer)
-{
-  open_known(true);
-  control_dial(KVF_OK);
-  control_dial(KVF_OK);
-  assert_int_equal(handshakes(), 1);
-  assert_int_equal(world.consumer.opened_link_id, 0);
-}
+SCENE(known_peer_is_dialed_until_it_is_there_and_after_each_restart, HELD,
+      "know P0 > dial P0\n"
+      "refuse P0\n"
+      "+1100 > dial P0\n"
+      "refuse P0\n"
+      "+2000 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "stats D peer_handshakes > 1\n"
+      "restart P0 > dial P0; close 1\n"
+      "accept P0 > D hangs up on P0\n"
+      "+1000 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0 > open 2 P0 local\n"
+      "stats D peer_handshakes > 2\n")
 
-CONTROL_TEST(known_peer_is_dialed_until_it_is_there_and_after_each_restart)
+SCENE(known_peers_go_with_the_memory, HELD "published",
+      "know P0 > dial P0\n"
+      "accept P0 > dial P0; D hangs up on P0\n"
+      "accept P0 > open 1 P0 local\n"
+      "load 1 A\n"
+      "peers > P0 x2 +control -local -tcp; P0 x0 -control -local -tcp\n"
+      "abort 1 > load 1: aborted 0/4; load 1 released\n"
+      "clear D > close 1\n"
+      "peers > P0 x0 +control -local -tcp; P0 x0 -control -local -tcp\n")
+
+CLUSTER_TEST(known_peers_are_bounded)
 {
-  open_known(false);
-  for (int i = 0; i < 3; i++) {
-    control_dial(KVF_PEER_DOWN);
-    for (int ms = 0; ms < 20000 && !world.consumer.dial_wanted; ms += 100) {
-      control_advance(100);
-    }
-    assert_true(world.consumer.dial_wanted);
+  cluster_open("");
+  for (int i = 0; i < KVF_KNOWN_PEERS_MAX; i++) {
+    assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &c.p[0].address), KVF_OK);
   }
-  control_dial(KVF_OK);
-  control_dial(KVF_OK);
-  assert_int_equal(handshakes(), 1);
-
-  control_cut();
-  world.producer.core.context.self.incarnation.bytes[0] ^= 1; /* another process */
-  for (int ms = 0; ms < 5000 && handshakes() == 1; ms += 100) {
-    control_advance(100);
-    if (world.consumer.dial_wanted) {
-      control_dial(KVF_OK);
-    }
-  }
-  assert_int_equal(handshakes(), 2);
+  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &c.p[0].address), KVF_LIMIT);
 }
 
-CONTROL_TEST(known_peers_go_with_the_memory)
+/* ---- what is said of them ---- */
+
+static kvf_peer_stat listed[KVF_PEERS_LISTED_MAX + 1];
+
+static size_t list(void)
 {
-  open_known(false);
-  control_dial(KVF_OK);
-  control_dial(KVF_OK);
-  kvf_peer *peer = acquire();
-  assert_true(kvf_core_clear_memory(&world.consumer.core, world.now_ns));
-  assert_int_equal(peer->users, 1);
+  memset(listed, 0xee, sizeof(listed));
+  return kvf_core_peers(c.d.core, c.now_ns, listed, KVF_PEERS_LISTED_MAX + 1);
 }
 
-CONTROL_TEST(known_peers_are_bounded)
+static uint64_t loads_with(uint32_t i, kvf_status status)
 {
-  open_known(false);
-  for (int i = 1; i < KVF_KNOWN_PEERS_MAX; i++) {
-    assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_OK);
-  }
-  assert_int_equal(kvf_core_add_known(&world.consumer.core, "p:80", &ticket.rank[0].address), KVF_LIMIT);
+  return listed[i].loads[kvf_status_index(status)];
 }
+
+CLUSTER_TEST(a_load_shows_at_its_peer)
+{
+  cluster_open("published hold=reads single");
+  assert_int_equal(list(), 0);
+  scene("load 1 A > read 1 of P0: 0 | 1 | 2 | 3\n");
+  assert_int_equal(list(), 1);
+  assert_int_equal(listed[0].handshakes, 1);
+  assert_int_equal(listed[0].reads_in_flight, 4);
+  assert_int_equal(listed[0].blocks, 0);
+  scene(
+      "peers > P0 x1 +control +local -tcp\n"
+      "done P0 4 ok > load 1: ok 4/4; load 1 released\n"
+      "+20\n"
+      "peers > P0 x0 +control +local -tcp\n");
+  assert_int_equal(list(), 1);
+  assert_int_equal(listed[0].idle_ms, 20);
+  assert_int_equal(listed[0].reads_in_flight, 0);
+  assert_int_equal(listed[0].chunks, 4);
+  assert_int_equal(listed[0].blocks, 4);
+  assert_int_equal(loads_with(0, KVF_OK), 1);
+  assert_int_equal(listed[0].connection_failures, 0);
+  assert_int_equal(listed[0].last_failure, KVF_OK);
+}
+
+/* Of two peers only the one that failed is blamed; it is the latest, and so the first. */
+CLUSTER_TEST(a_failure_shows_where_it_happened)
+{
+  cluster_open("ranks=2 heads=4 published hold=reads");
+  scene(
+      "load 1 A > read 1 of P0: 0,1,2,3; read 2 of P1: 0,1,2,3\n"
+      "done 1 ok\n"
+      "done 2 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n"
+      "+30\n"
+      "peers > P1 x0 +control +local -tcp; P0 x0 +control +local -tcp\n");
+  assert_int_equal(list(), 2);
+  const uint32_t failed = loads_with(0, KVF_LEASE_UNKNOWN) == 1 ? 0 : 1;
+  assert_int_equal(loads_with(failed, KVF_LEASE_UNKNOWN), 1);
+  assert_non_null(strstr(listed[failed].address, ":81"));
+  assert_int_equal(listed[failed].last_failure, KVF_LEASE_UNKNOWN);
+  assert_int_equal(listed[failed].last_failure_age_ms, 30);
+  assert_int_equal(loads_with(1 - failed, KVF_LEASE_UNKNOWN), 0);
+  assert_int_equal(listed[1 - failed].last_failure, KVF_OK);
+  assert_int_not_equal(listed[0].id, listed[1].id);
+}
+
+CLUSTER_TEST(the_deadline_blames_who_was_waited_for)
+{
+  cluster_open("ranks=2 heads=4 published hold=reads load_timeout_ms=400");
+  scene(
+      "load 1 A > read 1 of P0: 0,1,2,3; read 2 of P1: 0,1,2,3\n"
+      "done 1 ok\n"
+      "+401 > cancel 2; load 1: deadline 0/4; load 1 released\n");
+  assert_int_equal(list(), 2);
+  for (uint32_t i = 0; i < 2; i++) {
+    assert_int_equal(loads_with(i, KVF_DEADLINE), strstr(listed[i].address, ":81") != NULL);
+  }
+}
+
+/* The client that hangs up says nothing of the peer. */
+CLUSTER_TEST(an_abort_is_no_failure)
+{
+  kvf_histogram histograms[3];
+  cluster_open("published hold=reads");
+  scene(
+      "load 1 A > read 1 of P0: small 0,1,2,3\n"
+      "abort 1 > cancel 1; load 1: aborted 0/4; load 1 released\n");
+  assert_int_equal(list(), 1);
+  assert_int_equal(loads_with(0, KVF_ABORTED), 1);
+  assert_int_equal(listed[0].last_failure, KVF_OK);
+  assert_int_equal(kvf_core_histograms(c.d.core, histograms, 3), 3);
+  assert_int_equal(histograms[2].sums[0], 0); /* detection_ns */
+}
+
+CLUSTER_TEST(a_breaker_shows)
+{
+  cluster_open("published");
+  scene(
+      "down P0\n"
+      "load 1 A > load 1: peer_down 0/4; load 1 released\n"
+      "peers > P0 x0 -control(open peer_down) -local -tcp\n");
+  assert_int_equal(list(), 1);
+  assert_int_equal(listed[0].connection_failures, 1);
+  assert_int_equal(loads_with(0, KVF_PEER_DOWN), 1);
+  scene(
+      "up P0\n"
+      "+600\n"
+      "peers > P0 x0 +control -local -tcp\n");
+  assert_int_equal(list(), 1);
+  assert_int_equal(listed[0].last_failure, KVF_PEER_DOWN);
+}
+
+CLUSTER_TEST(the_list_is_bounded_and_begins_with_the_latest)
+{
+  uint64_t id = 0;
+  cluster_open("control hold=dials");
+  for (uint32_t i = 1; i <= KVF_PEERS_LISTED_MAX + 5; i++) {
+    assert_int_equal(open_of(i, &id), KVF_OK);
+  }
+  assert_int_equal(list(), KVF_PEERS_LISTED_MAX);
+  assert_non_null(strstr(listed[0].address, ":1069"));
+  assert_int_equal(kvf_core_peers(c.d.core, c.now_ns, listed, 3), 3);
+  assert_non_null(strstr(listed[2].address, ":1067"));
+}
+
+SCENE(a_peer_that_goes_unused_is_listed_no_more, "control idle_timeout_ms=2000 published",
+      "request 1 A\n"
+      "cancel 1 > P0 ends A: abandoned\n"
+      "stats D requests_open > 0\n"
+      "peers > P0 x0 +control\n"
+      "+1999 > ping P0\n"
+      "peers > P0 x0 +control\n"
+      "+1\n"
+      "peers\n")

@@ -1,0 +1,38 @@
+/* Scenes: what happens to a cluster, as text. A line is a command and, behind " > ", all that is done or said then; a
+ * command that is refused says why first. Tickets are A to H, producer ranks P0 to P7, the consumer is D; `NODE` is D
+ * or one of those. A command with "xN" behind it is given N times.
+ *
+ *   ticket [P] BLOCKS            publish A [P…]              end A [P]          of all ranks of its engine, or of P
+ *   alter A WHAT                 a byte of compat, hash, model, token, incarnation, life, address, other; or
+ *                                fields, counts, block, empty, slid, groups, round
+ *   request N A,B [NAME=VALUE…]  options of a request, `prompt=hash` or `prompt=tokens`: of another prompt
+ *   begin N, wait N, unwait N, cancel N, detach N, stuck N, released N MASK, report N MASK STATUS PREFIX [BLOCKS]
+ *   load N A,B [timeout=MS] [want=0,2], abort N
+ *   accept P, refuse P           the dial that waits; down P…, up P…: dials that do not wait
+ *   cut P…, lose P…              both ends of its connection are closed, or D's alone;  restart P
+ *   hold NODE, let NODE          what it sends
+ *   link ID STATUS, linkdown ID STATUS, malformed ID
+ *   done ID STATUS [VERIFIED], done P COUNT STATUS, progress ID
+ *   clear NODE, memory NODE, move NODE           its memory goes, comes, or is another one
+ *   know P                       D has the option peers, and starts
+ *   garble NODE P, insecure NODE P               what comes over the connection to P, at this end of it
+ *   +MS                          time goes by
+ *   stats NODE NAME[.REASON]…, peers, log NODE [PART], fence A P, holds A, attachment N, event
+ */
+#ifndef KVF_TESTS_SCENE_H
+#define KVF_TESTS_SCENE_H
+
+#include "cluster.h"
+
+/* Goes on with the cluster that is open. */
+void scene(const char *text);
+
+/* A test that is one scene, or begins with one. */
+#define SCENE(name, options, text)     \
+  TEST_WITH(name, NULL, cluster_close) \
+  {                                    \
+    cluster_open(options);             \
+    scene(text);                       \
+  }
+
+#endif
