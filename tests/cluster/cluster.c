@@ -650,7 +650,7 @@ static void take_output(void *context, const kvf_core_output *output)
       wire->consumer_id = 0;
       wire->producer_id = 0;
     }
-    if (from == &c.d) {
+    if (from == &c.d && (c.held & CLUSTER_LINKS_OPENED) != 0) { /* else they are of no interest */
       say_pings(output, &c.p[i]);
     }
     deliver(from == &c.d ? c.p[i].core : c.d.core, to_id, output);

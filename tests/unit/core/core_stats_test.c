@@ -103,7 +103,7 @@ SCENE(requests_are_counted, "control lease_ttl_ms=600000",
       "report 3 1 deadline 3 > request 3: recompute deadline 48+16\n"
       "request 4 A\n"
       "begin 4\n"
-      "+35001 > ping P0; request 4: fail rank_lost retry; request 4 stuck\n"
+      "+35001 > request 4: fail rank_lost retry; request 4 stuck\n"
       "stats D requests_opened verdicts.use verdicts.recompute verdicts.fail recomputed_tokens.deadline > 4; 1; 2; 1; "
       "64\n"
       "stats D ranks_lost late_reports > 1; 1\n")

@@ -410,7 +410,7 @@ SCENE(news_of_what_is_decided_changes_nothing, HELD "published",
 SCENE(unused_peer_is_disconnected_and_makes_room, "published",
       "load 1 A > load 1: ok 4/4; load 1 released\n"
       "stats P0 sessions_open > 1\n"
-      "+100000 x5 > ping P0; P0 ends A: expired; ping P0; close 1; D hangs up on P0\n"
+      "+100000 x5 > P0 ends A: expired; close 1; D hangs up on P0\n"
       "stats P0 sessions_open > 0\n"
       "peers > P0 x0 -control -local -tcp\n")
 
@@ -789,7 +789,7 @@ SCENE(a_peer_that_goes_unused_is_listed_no_more, "control idle_timeout_ms=2000 p
       "cancel 1 > P0 ends A: abandoned\n"
       "stats D requests_open > 0\n"
       "peers > P0 x0 +control\n"
-      "+1999 > ping P0\n"
+      "+1999\n"
       "peers > P0 x0 +control\n"
       "+1\n"
       "peers\n")

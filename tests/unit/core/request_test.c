@@ -89,7 +89,7 @@ CLUSTER_TEST(refused_tickets_follow_the_policy)
 SCENE(silent_rank_is_lost_at_the_deadline, "control lease_ttl_ms=600000",
       "request 1 A\n"
       "begin 1\n"
-      "+34999 > ping P0\n"
+      "+34999\n"
       "+2 > request 1: fail rank_lost retry; request 1 stuck\n"
       "released 1 1 > request 1 released\n")
 
@@ -121,7 +121,7 @@ SCENE(heard_end_is_not_given_up, "control lease_ttl_ms=300 published hold=events
       "begin 1\n"
       "report 1 1 ok 4\n"
       "fence A P0 > ended\n"
-      "+100 x10 > ping P0\n"
+      "+100 x10\n"
       "event > request 1: use; P0 ends A: completed\n"
       "released 1 1\n"
       "event > request 1 released\n"
@@ -146,9 +146,9 @@ CLUSTER_TEST(late_renewal_answer_does_not_end_the_telling)
   cluster_open("control published");
   scene(
       "request 1 A\n"
-      "+5000 > ping P0\n" /* renews */
+      "+5000\n" /* renews */
       "hold P0\n"
-      "+5000 > ping P0\n" /* renews; the answer is held */
+      "+5000\n" /* renews; the answer is held */
       "cancel 1 > P0 ends A: abandoned\n"
       "stats D renewals_sent acknowledgements_sent requests_open > 3; 1; 1\n");
   answer(3, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
@@ -224,7 +224,7 @@ SCENE(all_that_wait_are_told_of_a_loss, "control published",
       "request 2 A\n"
       "request 3 A\n"
       "end A > P0 ends A: revoked\n"
-      "+5000 > ping P0; request 2: recompute lease_expired 0+64; request 3: recompute lease_expired 0+64\n"
+      "+5000 > request 2: recompute lease_expired 0+64; request 3: recompute lease_expired 0+64\n"
       "stats D requests_lost.lease_expired > 2\n"
       "attachment 1 > 1\n"
       "hold P0\n"
@@ -238,7 +238,7 @@ SCENE(wait_for_another_load_has_a_deadline, "control published load_timeout_ms=1
       "+500\n"
       "wait 1\n" /* changes nothing */
       "+490\n"
-      "+20 > ping P0; request 1: recompute deadline 0+64; P0 ends A: completed\n"
+      "+20 > request 1: recompute deadline 0+64; P0 ends A: completed\n"
       "wait 1 > not_found\n")
 
 /* Only while another one loads does its time run. */
@@ -250,7 +250,7 @@ SCENE(wait_that_is_over_takes_no_time, "control published load_timeout_ms=1000",
       "unwait 1\n"
       "+100\n"
       "wait 1\n"
-      "+495 > ping P0\n"
+      "+495\n"
       "unwait 1\n"
       "+100\n"
       "wait 1\n"
@@ -262,7 +262,7 @@ SCENE(load_after_a_wait_has_what_is_left_of_the_time, "control published load_ti
       "+500\n"
       "begin 1\n"
       "wait 1 > exists\n"
-      "+990 > ping P0\n"
+      "+990\n"
       "+20 > request 1: fail rank_lost retry; request 1 stuck\n")
 
 /* ---- what is refused ---- */
@@ -414,7 +414,7 @@ SCENE(released_after_the_verdict_when_all_ranks_are, "control own=2 published",
       "released 1 1\n"
       "report 1 1 ok 4\n"
       "report 1 2 ok 4 > request 1: use; P0 ends A: completed\n"
-      "+120000 > ping P0\n"
+      "+120000\n"
       "stats D requests_open > 1\n"
       "peers > P0 x0 +control\n"
       "released 1 2 > request 1 released\n"
@@ -489,7 +489,7 @@ SCENE(silent_rank_is_stuck_and_may_still_be_released, "control own=2",
       "request 1 A\n"
       "begin 1\n"
       "report 1 1 ok 4\n"
-      "+35001 > ping P0; request 1: fail rank_lost retry; request 1 stuck\n"
+      "+35001 > request 1: fail rank_lost retry; request 1 stuck\n"
       "released 1 3 > request 1 released\n")
 
 /* ---- what becomes of the producer while the request waits ---- */
@@ -498,7 +498,7 @@ SCENE(silent_rank_is_stuck_and_may_still_be_released, "control own=2",
 SCENE(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal, "control published hold=events",
       "request 1 A\n"
       "end A\n"
-      "+4999 > ping P0\n"
+      "+4999\n"
       "event > P0 ends A: revoked\n"
       "+2\n"
       "begin 1\n"
@@ -513,7 +513,7 @@ SCENE(lease_that_ends_while_it_waits_is_heard_at_the_next_renewal, "control publ
 SCENE(lease_that_ends_while_it_waits_fails_by_policy, "control policy=fail published",
       "request 1 A\n"
       "end A > P0 ends A: revoked\n"
-      "+5001 > ping P0; request 1: fail lease_expired retry\n")
+      "+5001 > request 1: fail lease_expired retry\n")
 
 SCENE(lease_that_the_producer_does_not_know_is_heard_at_once, "control published",
       "alter A token\n"
@@ -569,22 +569,22 @@ CLUSTER_TEST(load_from_a_lease_that_has_no_room_for_it)
 /* It may be published a step later than its ticket arrives. */
 SCENE(lease_that_is_not_published_yet_is_waited_for, "control",
       "request 1 A\n"
-      "+5001 > ping P0\n"
+      "+5001\n"
       "publish A\n"
-      "+5001 > ping P0\n"
+      "+5001\n"
       "fence A P0 > live\n")
 
 SCENE(load_that_has_begun_hears_of_its_lease_itself, "control published",
       "request 1 A\n"
       "begin 1\n"
       "end A > P0 ends A: revoked\n"
-      "+5001 > ping P0\n")
+      "+5001\n")
 
 /* The probe says nothing. */
 SCENE(producer_that_is_gone_is_given_up_after_two_tries, "control published hold=dials",
       "request 1 A > dial P0\n"
       "accept P0\n"
-      "+4000 > ping P0\n"
+      "+4000\n"
       "cut P0\n"
       "+1001 > dial P0\n"
       "refuse P0\n"
