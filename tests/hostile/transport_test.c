@@ -1,5 +1,5 @@
-/* Whole nodes on a transport that fails in every way it may (tests/sides/faults.h). P1 to P4 for each load, whatever the
- * transport says and however late; loads succeed again when the faults end; nothing is left. */
+/* Whole nodes on a transport that fails in every way it may (tests/sides/faults.h). P1 to P4 for each load, whatever
+ * the transport says and however late; loads succeed again when the faults end; nothing is left. */
 
 #include "../sanitizer.h"
 #include "../sides/faults.h"

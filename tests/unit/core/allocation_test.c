@@ -65,7 +65,7 @@ static void assert_no_memory_is_set(void)
 TEST(node)
 {
   assert_true(fail_each(create_core, assert_no_core) > 1);
-  welcome = (kvf_welcome){.regions = calloc(2, sizeof(kvf_region_layout)), .regions_count = 2};
+  welcome = (kvf_welcome){.ranks = 1, .regions = calloc(2, sizeof(kvf_region_layout)), .regions_count = 2};
   for (uint32_t i = 0; i < 2; i++) {
     welcome.regions[i] = (kvf_region_layout){
         .block_bytes = 64, .stride_bytes = 64, .blocks = i == 0 ? 100 : 10, .heads = 1, .heads_total = 1, .group = i};

@@ -1,6 +1,6 @@
 /* Requests, their attachments to leases, and verdicts: a control node and a producer of one rank. */
-#include "base/status.h"
 #include "core/request.h"
+#include "base/status.h"
 #include "scene.h"
 #include "wire/lease_message.h"
 
