@@ -79,7 +79,7 @@ KVF_MUST_USE kvf_status kvf_attachments_join(kvf_attachments *attachments, uint6
 void kvf_attachments_leave(kvf_attachments *attachments, uint64_t now_ns, kvf_attachment *attachment, kvf_list *member,
                            kvf_finish_kind kind);
 
-/* One that was lost in the last call; NULL: none (any more). To be asked after each call below. */
+/* One that has been lost; NULL: none (any more). */
 KVF_MUST_USE kvf_attachment *kvf_attachments_next_lost(kvf_attachments *attachments);
 
 /* KVF_OK: the peer's connection is open: says all that is due. Else that is dropped until its next time. */

@@ -549,7 +549,7 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         kvf_peers_look_at_known(&core->peers, now_ns);
         break;
       case KVF_TIMER_ATTACHMENT:
-        kvf_requests_on_attachment_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_attachment, timer));
+        kvf_attachments_on_timer(&core->requests.attachments, now_ns, KVF_CONTAINER_OF(timer, kvf_attachment, timer));
         break;
       case KVF_TIMER_REQUEST:
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
@@ -617,8 +617,9 @@ static kvf_status on_answer(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf
                             size_t body_bytes)
 {
   peer->answer_by_ns = KVF_TIME_NEVER;
-  return type == KVF_FRAME_FOUND ? kvf_finds_on_found(&core->finds, now_ns, peer, body, body_bytes)
-                                 : kvf_requests_on_states(&core->requests, now_ns, peer, body, body_bytes);
+  return type == KVF_FRAME_FOUND
+             ? kvf_finds_on_found(&core->finds, now_ns, peer, body, body_bytes)
+             : kvf_attachments_on_states(&core->requests.attachments, now_ns, peer, body, body_bytes);
 }
 
 void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_frame_type type, const uint8_t *body,
@@ -719,7 +720,7 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
       break;
     case KVF_PEER_OPEN:
-      kvf_requests_on_open(&core->requests, now_ns, notice->peer, notice->status);
+      kvf_attachments_on_open(&core->requests.attachments, now_ns, notice->peer, notice->status);
       kvf_finds_on_open(&core->finds, now_ns, notice->peer, notice->status);
       break;
     case KVF_PEER_NAMED:
@@ -735,13 +736,22 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
   }
 }
 
+/* What inputs and notices have left to do, which may cause notices. */
+static void go_on(kvf_core *core, uint64_t now_ns)
+{
+  kvf_loads_go_on(&core->loads, now_ns);
+  if (!kvf_list_is_empty(&core->requests.attachments.lost)) {
+    kvf_requests_take_losses(&core->requests, now_ns);
+  }
+}
+
 bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 {
   kvf_peer_notice notice;
-  kvf_loads_go_on(&core->loads, now_ns);
+  go_on(core, now_ns);
   while (kvf_peers_next_notice(&core->peers, &notice)) {
     route_notice(core, now_ns, &notice);
-    kvf_loads_go_on(&core->loads, now_ns);
+    go_on(core, now_ns);
   }
   if (kvf_lease_table_next_store(&core->leases, &out->store)) {
     out->kind = KVF_EFFECT_STORE;

@@ -384,32 +384,12 @@ static void lose_open_requests(kvf_requests *requests, uint64_t now_ns, const kv
   }
 }
 
-static void take_losses(kvf_requests *requests, uint64_t now_ns)
+void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns)
 {
   const kvf_attachment *attachment;
   while ((attachment = kvf_attachments_next_lost(&requests->attachments)) != NULL) {
     lose_open_requests(requests, now_ns, attachment);
   }
-}
-
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status)
-{
-  kvf_attachments_on_open(&requests->attachments, now_ns, peer, status);
-  take_losses(requests, now_ns);
-}
-
-kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer, const uint8_t *body,
-                                  size_t body_bytes)
-{
-  kvf_status status = kvf_attachments_on_states(&requests->attachments, now_ns, peer, body, body_bytes);
-  take_losses(requests, now_ns);
-  return status;
-}
-
-void kvf_requests_on_attachment_timer(kvf_requests *requests, uint64_t now_ns, kvf_attachment *attachment)
-{
-  kvf_attachments_on_timer(&requests->attachments, now_ns, attachment);
-  take_losses(requests, now_ns);
 }
 
 /* ---- time and events ---- */

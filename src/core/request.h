@@ -93,12 +93,8 @@ kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t id);
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
-/* KVF_OK: the peer's connection is open: says all that is due. Else that is dropped until its next time. */
-void kvf_requests_on_open(kvf_requests *requests, uint64_t now_ns, kvf_peer *peer, kvf_status status);
-/* A producer rank answered. */
-KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t now_ns, const kvf_peer *peer,
-                                               const uint8_t *body, size_t body_bytes);
-void kvf_requests_on_attachment_timer(kvf_requests *requests, uint64_t now_ns, kvf_attachment *attachment);
+/* Those that wait and whose attachment has lost its last source have their verdict: after whatever attachments hear. */
+void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns);
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
 
 KVF_MUST_USE bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out);

@@ -307,7 +307,8 @@ WORLD_TEST(late_renewal_answer_does_not_end_the_telling)
   uint8_t body[64];
   size_t bytes = 0;
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
+  assert_int_equal(
+      kvf_attachments_on_states(&world.consumer.core.requests.attachments, world.now_ns, peer, body, bytes), KVF_OK);
   assert_int_equal(HASH_CNT(by_id, world.consumer.core.requests.attachments.by_id), 1);
 }
 
@@ -1046,7 +1047,8 @@ static void answer_states(const kvf_peer *peer, uint32_t seq, uint64_t lease_id,
   size_t bytes = 0;
   states.items[0] = (kvf_lease_states_item){lease_id, 0, request_id, KVF_LEASE_STATE_ENDED};
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
-  assert_int_equal(kvf_requests_on_states(&world.consumer.core.requests, world.now_ns, peer, body, bytes), KVF_OK);
+  assert_int_equal(
+      kvf_attachments_on_states(&world.consumer.core.requests.attachments, world.now_ns, peer, body, bytes), KVF_OK);
 }
 
 /* P8: one producer cannot answer for another, nor for another lease. */
