@@ -739,7 +739,9 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
 static void go_on(kvf_core *core, uint64_t now_ns)
 {
   kvf_loads_go_on(&core->loads, now_ns);
-  kvf_requests_take_losses(&core->requests, now_ns);
+  if (!kvf_list_is_empty(&core->requests.attachments.lost)) {
+    kvf_requests_take_losses(&core->requests, now_ns);
+  }
 }
 
 bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
