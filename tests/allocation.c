@@ -1,3 +1,4 @@
+/* Allocations that fail and are counted: see allocation.h. */
 #include "allocation.h"
 
 #include <stdatomic.h>

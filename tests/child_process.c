@@ -1,3 +1,4 @@
+/* This program once more, in a process of its own: see child_process.h. */
 #include "child_process.h"
 
 #include <errno.h>

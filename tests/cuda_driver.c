@@ -1,3 +1,4 @@
+/* NVIDIA's driver as tests use it: see cuda_driver.h. */
 #include "cuda_driver.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* Kinds of memory of the tests' own: see memory_kind.h. */
 #include "memory_kind.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@ typedef struct mapping {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static piece pieces[PIECES_MAX];     /* under the lock */
-static mapping mappings[PIECES_MAX]; /* likewise */
+static mapping mappings[PIECES_MAX]; /* under the lock */
 static atomic_uint imports;
 atomic_bool test_memory_is_known = true;
 atomic_bool test_memory_fails;

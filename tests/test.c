@@ -1,3 +1,4 @@
+/* Tests that add themselves to their program's group: see test.h. */
 #include "test.h"
 
 #define TESTS_MAX 128

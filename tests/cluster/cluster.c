@@ -21,7 +21,7 @@ void cluster_say(const char *format, ...)
 const char *cluster_said(void)
 {
   static char said[sizeof(c.trace)];
-  (void)strcpy(said, c.trace);
+  (void)snprintf(said, sizeof(said), "%s", c.trace);
   c.trace[0] = 0;
   return said;
 }
@@ -101,12 +101,14 @@ static void set_option(const char *name, const char *value)
               {"two", NULL, &c.has_two_addresses},
               {"nomemory", NULL, &c.has_no_memory}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    if (strcmp(name, rows[i].name) == 0 && rows[i].number != NULL) {
+    const bool is_meant = strcmp(name, rows[i].name) == 0;
+    if (is_meant && rows[i].number != NULL) {
       *rows[i].number = (uint32_t)strtoul(value, NULL, 0);
-      return;
     }
-    if (strcmp(name, rows[i].name) == 0) {
+    if (is_meant && rows[i].flag != NULL) {
       *rows[i].flag = true;
+    }
+    if (is_meant) {
       return;
     }
   }
@@ -133,7 +135,7 @@ static void set_defaults(void)
   c.producer.ranks = c.consumer.ranks = c.heads = c.groups = 1;
   c.blocks = 4;
   c.start_ms = 1000;
-  (void)strcpy(c.producer_model, "m");
+  (void)snprintf(c.producer_model, sizeof(c.producer_model), "%s", "m");
   for (uint32_t i = 0; i <= CLUSTER_PRODUCERS; i++) {
     cluster_node *node = node_at(i);
     kvf_config *options = &node->config.options;
@@ -141,7 +143,7 @@ static void set_defaults(void)
     options->lease_linger_ms = 0;
     options->block_tokens = CLUSTER_BLOCK_TOKENS;
     options->lease_slots = CLUSTER_SLOTS;
-    (void)strcpy(node->offers, "local,tcp");
+    (void)snprintf(node->offers, sizeof(node->offers), "%s", "local,tcp");
   }
 }
 
@@ -150,13 +152,13 @@ static void take_options(const char *options)
   char text[512];
   char *rest = text;
   assert_true(strlen(options) < sizeof(text));
-  (void)strcpy(text, options);
+  (void)snprintf(text, sizeof(text), "%s", options);
   for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
     char *value = strchr(word, '=');
     if (value != NULL) {
       *value++ = 0;
     }
-    set_option(word, value);
+    set_option(word, value == NULL ? "" : value);
   }
 }
 
@@ -227,7 +229,7 @@ void cluster_set_memory(cluster_node *node)
   }
   char offers[sizeof(node->offers)];
   char *rest = offers;
-  (void)strcpy(offers, node->offers);
+  (void)snprintf(offers, sizeof(offers), "%s", node->offers);
   for (const char *name; (name = strtok_r(rest, ",", &rest)) != NULL; welcome.transports_count++) {
     kvf_transport_offer *offer = &welcome.transports[welcome.transports_count];
     (void)snprintf(offer->name, sizeof(offer->name), "%s", name);
@@ -861,12 +863,15 @@ kvf_ticket *cluster_ticket(uint32_t producer, uint32_t positions)
   kvf_lease lease;
   const kvf_prompt prompt = {.tokens = positions * CLUSTER_BLOCK_TOKENS};
   uint32_t counts[CLUSTER_GROUPS];
-  assert_true(c.tickets_count < CLUSTER_TICKETS);
+  assert_true(c.tickets_count < CLUSTER_TICKETS && c.groups <= CLUSTER_GROUPS);
   kvf_ticket *ticket = &c.tickets[c.tickets_count];
   uint32_t *ids = c.ids[c.tickets_count++];
   const kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = c.groups};
   const kvf_config *options = &c.p[0].config.options;
-  uint32_t tokens[CLUSTER_GROUPS] = {options->block_tokens, options->block_tokens, options->block_tokens};
+  uint32_t tokens[CLUSTER_GROUPS];
+  for (uint32_t group = 0; group < CLUSTER_GROUPS; group++) {
+    tokens[group] = options->block_tokens;
+  }
   if (options->group_block_tokens[0] != 0) {
     (void)sscanf(options->group_block_tokens, "%u,%u,%u", &tokens[0], &tokens[1], &tokens[2]);
   }
@@ -912,6 +917,7 @@ kvf_load_params cluster_load_params(const kvf_ticket *ticket, uint64_t request_i
 {
   static uint32_t ids[CLUSTER_GROUPS * CLUSTER_BLOCKS];
   uint32_t count = 0;
+
   for (uint32_t group = 0; group < ticket->groups; group++) {
     for (uint32_t i = 0; i < ticket->counts[group]; i++) {
       ids[count++] = cluster_destination(i);
@@ -926,7 +932,7 @@ kvf_load_params cluster_load_params(const kvf_ticket *ticket, uint64_t request_i
 kvf_status cluster_load(const char *letters, uint64_t request_id)
 {
   const kvf_sources sources = cluster_sources(letters);
-  const kvf_load_params load = cluster_load_params(sources.tickets[0], request_id);
+  const kvf_load_params load = cluster_load_params(&c.tickets[letters[0] - 'A'], request_id);
   const kvf_status status = kvf_core_load_start(c.d.core, c.now_ns, &sources, &load, 0);
   cluster_settle();
   return status;

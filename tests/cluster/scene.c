@@ -477,6 +477,7 @@ static void do_text(char *command)
     assert_true(at.count < WORDS_MAX);
     at.word[at.count++] = word;
   }
+  assert_true(at.count > 0);
   if (at.word[at.count - 1][0] == 'x' && at.count > 1) {
     times = (uint32_t)strtoul(at.word[--at.count] + 1, NULL, 0);
   }

@@ -20,7 +20,7 @@ static bool is_running;
 static void *(*thread_main)(void *argument);
 static void *thread_argument;
 static int accepting = -1; /* what kvf_socket_accept() gives next */
-static int listener;
+static int listener = -1;
 
 int __real_epoll_wait(int fd, struct epoll_event *events, int capacity, int timeout);
 int __wrap_epoll_wait(int fd, struct epoll_event *events, int capacity, int timeout);
@@ -30,8 +30,8 @@ int __real_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_join(pthread_t thread, void **result);
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
-kvf_status __wrap_kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
-                                    kvf_address *bound, char *message);
+kvf_status __wrap_kvf_socket_listen_first(const kvf_address *address, uint16_t last, uint32_t handshake_timeout_ms,
+                                          int *out_fd, kvf_address *bound, char *message);
 int __wrap_kvf_socket_accept(int from, kvf_address *peer);
 int __wrap_kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
@@ -63,9 +63,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
   return 0;
 }
 
-kvf_status __wrap_kvf_socket_listen(const kvf_address *address, uint32_t handshake_timeout_ms, int *out_fd,
-                                    kvf_address *bound, char *message)
+kvf_status __wrap_kvf_socket_listen_first(const kvf_address *address, uint16_t last, uint32_t handshake_timeout_ms,
+                                          int *out_fd, kvf_address *bound, char *message)
 {
+  (void)last;
   (void)handshake_timeout_ms;
   (void)message;
   *bound = *address;

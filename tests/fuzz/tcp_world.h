@@ -1,7 +1,7 @@
 /* The whole tcp transport in the fuzzer's thread: its data thread's loop runs as ever, and where it would wait for
  * events the target does the next thing on its tape. Sockets are pairs, time is a number. The calls that make it so are
  * replaced (`wrap` in meson.build): epoll_wait, pthread_create, pthread_join, clock_gettime, and the transport's own
- * kvf_socket_listen, kvf_socket_accept, kvf_socket_connect. */
+ * kvf_socket_listen_first, kvf_socket_accept, kvf_socket_connect. */
 #ifndef KVF_TESTS_FUZZ_TCP_WORLD_H
 #define KVF_TESTS_FUZZ_TCP_WORLD_H
 

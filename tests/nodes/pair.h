@@ -39,13 +39,12 @@ typedef struct pair_node {
   uint32_t blocks;
   uint32_t block_bytes;
   uint32_t regions;
-  uint8_t
-      *pool[PAIR_REGIONS_MAX];   /* where the test reads and writes the regions' bytes, but in a real device's memory */
-  void *bases[PAIR_REGIONS_MAX]; /* what they are registered as */
-  void *left[PAIR_REGIONS_MAX];  /* what pair_move() has left behind */
-  uint32_t memory;               /* kvf_memory_kind */
-  bool is_mapped;                /* CUDA's, by test_memory_map(): the test has no pointer to it */
-  kvf_ordering_point point;      /* its engine's stream, if it has worked on a device */
+  uint8_t *pool[PAIR_REGIONS_MAX]; /* where the test reads and writes them; NULL: in a real device's memory */
+  void *bases[PAIR_REGIONS_MAX];   /* what they are registered as */
+  void *left[PAIR_REGIONS_MAX];    /* what pair_move() has left behind */
+  uint32_t memory;                 /* kvf_memory_kind */
+  bool is_mapped;                  /* CUDA's, by test_memory_map(): the test has no pointer to it */
+  kvf_ordering_point point;        /* its engine's stream, if it has worked on a device */
   pair_log *log;
   uint32_t marks; /* lines of pair_logged()'s own */
 } pair_node;

@@ -1,3 +1,4 @@
+/* Prompts, and the tickets on their way to a consumer: see stress.h. */
 #include <string.h>
 
 #include "stress.h"

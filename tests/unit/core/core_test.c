@@ -66,7 +66,7 @@ static void assert_transports(kvf_core *core, const char *names)
 TEST(transports_keep_the_options_order_and_may_be_left_out)
 {
   kvf_core_config config = config_of('a');
-  (void)strcpy(config.options.transports, "tcp,ucx,local");
+  (void)snprintf(config.options.transports, sizeof(config.options.transports), "%s", "tcp,ucx,local");
   kvf_core *core = open_core(&config);
   assert_transports(core, "tcp,ucx,local");
   kvf_core_leave_out_transport(core, 1);
@@ -80,7 +80,7 @@ TEST(transports_keep_the_options_order_and_may_be_left_out)
 TEST(transports_are_bounded)
 {
   kvf_core_config config = config_of('a');
-  (void)strcpy(config.options.transports, "a,b,c,d,e");
+  (void)snprintf(config.options.transports, sizeof(config.options.transports), "%s", "a,b,c,d,e");
   kvf_core *core = open_core(&config);
   assert_transports(core, "a,b,c,d");
   kvf_core_destroy(core);

@@ -105,7 +105,7 @@ void gpu_batch(kvf_cu_stream on, kvf_cu_memory to, kvf_cu_memory from, size_t by
   }
   assert_int_equal(gpu->memcpy_batch_async(tos, froms, sizes, count, &attributes, &first, 1, &failed, on),
                    KVF_CUDA_SUCCESS);
-  memset(tos, 0, sizeof(tos)); /* likewise */
+  memset(tos, 0, sizeof(tos)); /* the driver has taken what is in the lists */
   memset(froms, 0, sizeof(froms));
 }
 

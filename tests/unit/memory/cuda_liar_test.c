@@ -445,7 +445,7 @@ TEST(lengths_of_mappings_do_not_overflow)
   files[1].bytes = 0;
   move_files(files, true);
   expect_refused(why);
-  memcpy(files, true_files, sizeof(files)); /* likewise, modulo 2^64 */
+  memcpy(files, true_files, sizeof(files)); /* and right modulo 2^64 */
   files[0].bytes += INT64_MAX;
   files[1].bytes += INT64_MAX;
   files[2].bytes += 2;

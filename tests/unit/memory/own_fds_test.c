@@ -1,3 +1,4 @@
+/* Which descriptors of this process are ours. */
 #include "memory/own_fds.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A control connection's socket: frames that come in pieces, and what waits to be written. */
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* The file of shared keys: what is a key, and who may read and write the file. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,13 +8,13 @@
 
 #define NAME "/tmp/key_file_test.XXXXXX" /* where another user may look for it */
 
-static char link_id[] = NAME;
+static char path[] = NAME;
 
 static int make_file(void **state)
 {
   (void)state;
-  (void)snprintf(link_id, sizeof(link_id), NAME);
-  int fd = mkstemp(link_id);
+  (void)snprintf(path, sizeof(path), NAME);
+  int fd = mkstemp(path);
   assert_true(fd >= 0);
   (void)close(fd);
   return 0;
@@ -22,7 +23,7 @@ static int make_file(void **state)
 static int remove_file(void **state)
 {
   (void)state;
-  (void)unlink(link_id);
+  (void)unlink(path);
   return 0;
 }
 
@@ -30,13 +31,13 @@ static int remove_file(void **state)
 
 static kvf_status read_of(const void *content, size_t bytes, kvf_key keys[KVF_KEYS_MAX], size_t *count, char *message)
 {
-  FILE *file = fopen(link_id, "wbe");
+  FILE *file = fopen(path, "wbe");
   assert_non_null(file);
   assert_int_equal(fwrite(content, 1, bytes, file), bytes);
   assert_int_equal(fclose(file), 0);
   memset(keys, 0, KVF_KEYS_MAX * sizeof(*keys));
   *count = 0;
-  return kvf_key_file_read(link_id, keys, count, message);
+  return kvf_key_file_read(path, keys, count, message);
 }
 
 static void assert_key(const char *content, size_t bytes, size_t key_bytes)
@@ -59,7 +60,7 @@ static void assert_refused_for(const char *why, const char *content, size_t byte
   assert_int_equal(read_of(content, bytes, keys, &count, message), KVF_INVALID);
   assert_int_equal(count, 0);
   assert_int_equal(keys[0].bytes, 0);
-  assert_non_null(strstr(message, link_id));
+  assert_non_null(strstr(message, path));
   assert_non_null(strstr(message, why));
 }
 
@@ -138,21 +139,21 @@ static void assert_mode(mode_t mode, kvf_status expected, const char *said)
   char message[KVF_MESSAGE_BYTES_MAX] = "?";
   uid_t me = geteuid();
   assert_int_equal(seteuid(getuid()), 0);
-  assert_int_equal(chmod(link_id, mode), 0);
+  assert_int_equal(chmod(path, mode), 0);
   assert_int_equal(seteuid(me), 0);
-  assert_int_equal(kvf_key_file_read(link_id, keys, &count, message), expected);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), expected);
   assert_int_equal(count, expected == KVF_OK ? 1 : 0);
   if (said == NULL) {
     assert_string_equal(message, "");
   } else {
-    assert_non_null(strstr(message, link_id));
+    assert_non_null(strstr(message, path));
     assert_non_null(strstr(message, said));
   }
 }
 
 static void write_key(void)
 {
-  int fd = open(link_id, O_WRONLY | O_TRUNC | O_CLOEXEC);
+  int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
   assert_int_equal(write(fd, "0123456789abcdef\n", 17), 17);
   assert_int_equal(close(fd), 0);
 }
@@ -189,7 +190,7 @@ SET_TEST(a_file_of_the_users_is_his_alone)
   assert_int_equal(seteuid(nobody), 0);
   assert_roots_modes();
   assert_int_equal(seteuid(0), 0);
-  assert_int_equal(chown(link_id, nobody, (gid_t)-1), 0);
+  assert_int_equal(chown(path, nobody, (gid_t)-1), 0);
   assert_mode(0600, KVF_INVALID, "it is another user's (65534): chown it to the one that runs the engine, or to root");
   assert_int_equal(seteuid(nobody), 0);
   assert_users_modes();
@@ -199,13 +200,13 @@ SET_TEST(a_file_of_the_users_is_his_alone)
 /* Kubernetes mounts a secret so. */
 SET_TEST(a_link_to_it_will_do)
 {
-  char link[sizeof(link_id) + 8];
+  char link[sizeof(path) + 8];
   kvf_key keys[KVF_KEYS_MAX];
   size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
   write_key();
-  (void)snprintf(link, sizeof(link), "%s.link", link_id);
-  assert_int_equal(symlink(link_id, link), 0);
+  (void)snprintf(link, sizeof(link), "%s.link", path);
+  assert_int_equal(symlink(path, link), 0);
   assert_int_equal(kvf_key_file_read(link, keys, &count, message), KVF_OK);
   assert_int_equal(unlink(link), 0);
 }
@@ -215,10 +216,10 @@ SET_TEST(nobody_is_waited_for_who_writes_to_a_fifo)
   kvf_key keys[KVF_KEYS_MAX];
   size_t count = 0;
   char message[KVF_MESSAGE_BYTES_MAX];
-  assert_int_equal(unlink(link_id), 0);
-  assert_int_equal(mkfifo(link_id, 0600), 0);
+  assert_int_equal(unlink(path), 0);
+  assert_int_equal(mkfifo(path, 0600), 0);
   (void)alarm(20);
-  assert_int_equal(kvf_key_file_read(link_id, keys, &count, message), KVF_INVALID);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), KVF_INVALID);
   (void)alarm(0);
   assert_non_null(strstr(message, "not a regular file"));
 }
@@ -273,10 +274,10 @@ SET_TEST(no_copy_of_it_is_left)
   char message[KVF_MESSAGE_BYTES_MAX];
   const uint8_t *heap = find_heap();
   make_secret(secret);
-  int fd = open(link_id, O_WRONLY | O_CLOEXEC);
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
   assert_int_equal(write(fd, secret, sizeof(secret)), sizeof(secret));
   assert_int_equal(close(fd), 0);
-  assert_int_equal(kvf_key_file_read(link_id, keys, &count, message), KVF_OK);
+  assert_int_equal(kvf_key_file_read(path, keys, &count, message), KVF_OK);
   assert_memory_equal(keys[0].data, secret, sizeof(secret));
   kvf_forget(keys, sizeof(keys));
   kvf_forget(secret, sizeof(secret));

@@ -1,3 +1,4 @@
+/* The queue of log lines between a node's threads and its log. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

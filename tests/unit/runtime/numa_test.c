@@ -11,16 +11,16 @@
 
 static char folder[] = "numa_test.XXXXXX";
 
-static void link_stat_of(const char *name, char link_id[64])
+static void path_of(const char *name, char path[64])
 {
-  (void)snprintf(link_id, 64, "%s/%s", folder, name);
+  (void)snprintf(path, 64, "%s/%s", folder, name);
 }
 
 static void write_file(const char *name, const char *text)
 {
-  char link_id[64];
-  link_stat_of(name, link_id);
-  FILE *file = fopen(link_id, "we");
+  char path[64];
+  path_of(name, path);
+  FILE *file = fopen(path, "we");
   assert_non_null(file);
   assert_true(fputs(text, file) >= 0);
   assert_int_equal(fclose(file), 0);
@@ -28,12 +28,12 @@ static void write_file(const char *name, const char *text)
 
 static int make_folder(void **state)
 {
-  char link_id[64];
+  char path[64];
   (void)state;
   (void)snprintf(folder, sizeof(folder), "numa_test.XXXXXX");
   assert_non_null(mkdtemp(folder));
-  link_stat_of("node0", link_id);
-  assert_int_equal(mkdir(link_id, 0700), 0);
+  path_of("node0", path);
+  assert_int_equal(mkdir(path, 0700), 0);
   write_file("online", "0-1\n");
   write_file("node0/cpulist", "1,4-5\n");
   return 0;
@@ -44,9 +44,9 @@ static int remove_folder(void **state)
   static const char *const names[] = {"online", "node0/cpulist", "node0", "."};
   (void)state;
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-    char link_id[64];
-    link_stat_of(names[i], link_id);
-    (void)remove(i == 3 ? folder : link_id);
+    char path[64];
+    path_of(names[i], path);
+    (void)remove(i == 3 ? folder : path);
   }
   return 0;
 }
