@@ -875,7 +875,7 @@ kvf_ticket *cluster_ticket(uint32_t producer, uint32_t positions)
   if (options->group_block_tokens[0] != 0) {
     (void)sscanf(options->group_block_tokens, "%u,%u,%u", &tokens[0], &tokens[1], &tokens[2]);
   }
-  for (uint32_t group = 0; group < c.groups; group++) {
+  for (uint32_t group = 0; group < c.groups && group < CLUSTER_GROUPS; group++) {
     counts[group] = kvf_ticket_positions(prompt.tokens, tokens[group]);
     for (uint32_t i = 0; i < counts[group]; i++) {
       *ids++ = (2 * i + 2 * i / CLUSTER_BLOCKS + group + (c.is_apart ? producer : 0)) % CLUSTER_BLOCKS;

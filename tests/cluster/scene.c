@@ -477,8 +477,10 @@ static void do_text(char *command)
     assert_true(at.count < WORDS_MAX);
     at.word[at.count++] = word;
   }
-  assert_true(at.count > 0);
-  if (at.word[at.count - 1][0] == 'x' && at.count > 1) {
+  if (at.count == 0) {
+    return;
+  }
+  if (at.count > 1 && at.word[at.count - 1][0] == 'x') {
     times = (uint32_t)strtoul(at.word[--at.count] + 1, NULL, 0);
   }
   for (; times > 0; times--) {
