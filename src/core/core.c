@@ -734,6 +734,54 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
   }
 }
 
+#ifndef NDEBUG
+
+void kvf_core_check(const kvf_core *core, bool costly)
+{
+  const kvf_guest *guest = core->guest;
+  uint32_t users = 0;
+  uint32_t counted = 0;
+  uint32_t reads = 0;
+  const uint32_t conns = kvf_peers_check(&core->peers, &users, &counted) + kvf_sessions_check(&core->sessions);
+  const uint32_t holds = kvf_loads_check(&core->loads, &reads, costly) + kvf_requests_check(&core->requests) +
+                         (guest == NULL ? 0 : guest->check(guest));
+  assert(conns == kvf_conns_check(&core->context.conns));
+  assert(users == holds);
+  assert(reads == counted);
+  assert(core->loads.by_id == NULL || core->pool.exists);
+  assert(core->context.self.macs_count > 0 && core->context.self.macs_count <= KVF_KEYS_MAX);
+  kvf_lease_table_check(&core->leases, costly);
+  kvf_lease_slots_check(&core->slots, costly);
+  kvf_pool_check(&core->pool, costly);
+}
+
+/* A large core is looked at less often, so that each call pays as much as in a small one. */
+static void check_sometimes(kvf_core *core)
+{
+  const uint32_t things = HASH_CNT(by_key, core->peers.by_key) + core->sessions.open.count +
+                          HASH_CNT(by_id, core->requests.by_id) + kvf_loads_open(&core->loads) +
+                          kvf_lease_slots_live(&core->slots);
+  if (core->unchecked++ >= 4 * things) {
+    core->unchecked = 0;
+    kvf_core_check(core, false);
+  }
+}
+
+#else
+
+void kvf_core_check(const kvf_core *core, bool costly)
+{
+  (void)core;
+  (void)costly;
+}
+
+static void check_sometimes(const kvf_core *core)
+{
+  (void)core;
+}
+
+#endif
+
 bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 {
   kvf_peer_notice notice;
@@ -754,6 +802,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
     out->kind = (kvf_effect_kind)out->link.kind;
   } else {
+    check_sometimes(core);
     return false;
   }
   return true;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "core/check.h"
 
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
@@ -649,3 +650,56 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
   check(table, entry);
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_all_slots(const kvf_lease_table *table)
+{
+  kvf_lease_table counted = {.config = table->config};
+  uint32_t queued = 0;
+  uint32_t ended = 0;
+  uint32_t lingering = 0;
+  for (uint32_t slot = 0; slot < table->config->lease_slots; slot++) {
+    const kvf_lease_entry *entry = &table->entries[slot];
+    check(table, entry);
+    counted.live += is_live(entry);
+    counted.untaken += entry->untaken;
+    counted.unreleased += entry->blocks != NULL;
+    counted.stored += room_of(entry);
+    queued += entry->store == STORE_QUEUED;
+    ended += entry->store == STORE_DONE && entry->cause != 0;
+    lingering += entry->lingers;
+  }
+  assert(counted.live == table->live && counted.untaken == table->untaken);
+  assert(counted.unreleased == table->unreleased);
+  assert(counted.stored == table->stored);
+  assert(queued == kvf_check_list(&table->stores));
+  assert(ended == kvf_check_list(&table->ended));
+  assert(lingering == kvf_check_list(&table->lingering));
+}
+
+void kvf_lease_table_check(const kvf_lease_table *table, bool costly)
+{
+  const kvf_list *const queues[] = {&table->stores, &table->ended};
+  const kvf_lease_counters *counters = &table->counters;
+  uint64_t ended = 0;
+  for (unsigned i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
+    for (const kvf_list *node = queues[i]->next; node != queues[i]; node = node->next) {
+      const kvf_lease_entry *entry = KVF_CONTAINER_OF(node, kvf_lease_entry, queue);
+      assert(entry->store == (queues[i] == &table->stores ? STORE_QUEUED : STORE_DONE));
+      check(table, entry);
+    }
+  }
+  for (const kvf_list *node = table->lingering.next; node != &table->lingering; node = node->next) {
+    check(table, KVF_CONTAINER_OF(node, kvf_lease_entry, lingering));
+  }
+  for (uint32_t cause = 0; cause <= KVF_LEASE_END_REVOKED; cause++) {
+    ended += counters->ended[cause];
+  }
+  assert(counters->published - ended == table->live);
+  if (costly) {
+    check_all_slots(table);
+  }
+}
+
+#endif

@@ -7,11 +7,42 @@
 #include <string.h>
 
 #include "base/time.h"
+#include "core/states.h"
 #include "wire/ping_message.h"
 
 /* How often to look whether one has to be dialled again. What keeps failing is the breakers' matter. */
 #define KNOWN_LOOK_NS KVF_NS_PER_S
 #define STALE_DIALS_MAX 8 /* of a peer that registers other memory as fast as it is asked; then it is lying */
+
+/* ---- states ---- */
+
+static const unsigned next_states[] = {
+    [KVF_PEER_IDLE] = KVF_BIT(KVF_PEER_DIALING),
+    [KVF_PEER_DIALING] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_WAIT_CHALLENGE),
+    [KVF_PEER_WAIT_CHALLENGE] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_WAIT_WELCOME),
+    [KVF_PEER_WAIT_WELCOME] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_READY),
+    [KVF_PEER_READY] = KVF_BIT(KVF_PEER_IDLE),
+};
+
+static const unsigned next_link_states[] = {
+    [KVF_LINK_NONE] = KVF_BIT(KVF_LINK_WANTED),
+    [KVF_LINK_WANTED] = KVF_BIT(KVF_LINK_NONE) | KVF_BIT(KVF_LINK_OPENING),
+    [KVF_LINK_OPENING] = KVF_BIT(KVF_LINK_UP) | KVF_BIT(KVF_LINK_CLOSING),
+    [KVF_LINK_UP] = KVF_BIT(KVF_LINK_CLOSING),
+    [KVF_LINK_CLOSING] = KVF_BIT(KVF_LINK_NONE),
+};
+
+static void move(kvf_peer *peer, kvf_peer_state next)
+{
+  kvf_check_move(next_states, peer->state, next);
+  peer->state = next;
+}
+
+static void move_link(kvf_peer_link *link, kvf_link_state next)
+{
+  kvf_check_move(next_link_states, link->state, next);
+  link->state = next;
+}
 
 /* ---- those who wait, and the peer's timer ---- */
 
@@ -87,7 +118,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
-  link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
+  move_link(link, link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING);
   link->open_by_ns = KVF_TIME_NEVER;
   act(peers, peer);
 }
@@ -114,7 +145,9 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
   peer->dial.is_second_try = false;
   peer->dial.has_turned = false;
   peer->answer_by_ns = KVF_TIME_NEVER;
-  peer->state = KVF_PEER_IDLE;
+  if (peer->state != KVF_PEER_IDLE) {
+    move(peer, KVF_PEER_IDLE);
+  }
 }
 
 static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
@@ -322,7 +355,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   kvf_address_format(address_of(peer), peer->stat.address);
   peer->dial.id = peers->next_id;
   peer->conn->peer = peer;
-  peer->state = KVF_PEER_DIALING;
+  move(peer, KVF_PEER_DIALING);
   peer->dial.is_pending = true;
   act(peers, peer);
   rearm(peers, peer, now_ns);
@@ -375,7 +408,7 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   if (link->by_link_id.tbl == NULL) {
     return false;
   }
-  link->state = KVF_LINK_WANTED;
+  move_link(link, KVF_LINK_WANTED);
   act(peers, peer);
   return true;
 }
@@ -631,7 +664,7 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
     fail(peers, now_ns, peer, status, hints ? "cannot connect" OF_THIS_HOST : "cannot connect");
     return;
   }
-  peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
+  move(peer, KVF_PEER_WAIT_CHALLENGE); /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
 #define ANOTHER_ANSWERS "another process answers at its address"
@@ -715,7 +748,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   }
   kvf_conn_frame_end(peer->conn, KVF_FRAME_PROOF, bytes);
   peer->conn->is_trusted = true;
-  peer->state = KVF_PEER_WAIT_WELCOME;
+  move(peer, KVF_PEER_WAIT_WELCOME);
 }
 
 /* What has gone wrong with links to its memory before says nothing about this one. */
@@ -754,7 +787,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory.kinds |= UINT32_C(1) << welcome->regions[i].memory;
   }
-  peer->state = KVF_PEER_READY;
+  move(peer, KVF_PEER_READY);
   peers->counters.handshakes++;
   peer->stat.handshakes++;
   kvf_breaker_succeed(&peer->breaker);
@@ -971,7 +1004,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
     return;
   }
   if (status == KVF_OK) {
-    link->state = KVF_LINK_UP;
+    move_link(link, KVF_LINK_UP);
     link->peer->memory.stale_dials = 0;
     link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
@@ -1024,7 +1057,7 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
   kvf_timer *timer = &link->peer->timer;
-  link->state = KVF_LINK_OPENING;
+  move_link(link, KVF_LINK_OPENING);
   link->open_by_ns = handshake_by_ns(peers, now_ns);
   if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
     kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
@@ -1035,7 +1068,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
 {
   kvf_peer *peer = link->peer;
   if (link->state == KVF_LINK_CLOSING) {
-    link->state = KVF_LINK_NONE;
+    move_link(link, KVF_LINK_NONE);
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .link_id = link->link_id};
     return true;
   }

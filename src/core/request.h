@@ -101,6 +101,9 @@ KVF_MUST_USE kvf_status kvf_requests_on_states(kvf_requests *requests, uint64_t 
 void kvf_requests_on_attachment_timer(kvf_requests *requests, uint64_t now_ns, kvf_attachment *attachment);
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
 
+/* For kvf_core_check(). Returns how many holds of peers its attachments have. */
+uint32_t kvf_requests_check(const kvf_requests *requests);
+
 KVF_MUST_USE bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out);
 
 #endif

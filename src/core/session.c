@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
+#include "core/states.h"
 #include "kvferry/kvferry.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
@@ -16,6 +18,18 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_p
   kvf_crowd_init(&sessions->unproven);
   kvf_crowd_init(&sessions->open);
   sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
+}
+
+static const unsigned next_states[] = {
+    [KVF_SESSION_WAIT_HELLO] = KVF_BIT(KVF_SESSION_WAIT_PROOF),
+    [KVF_SESSION_WAIT_PROOF] = KVF_BIT(KVF_SESSION_OPEN),
+    [KVF_SESSION_OPEN] = 0,
+};
+
+static void move(kvf_session *session, kvf_session_state next)
+{
+  kvf_check_move(next_states, session->state, next);
+  session->state = next;
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
@@ -204,7 +218,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     end_session(sessions, session);
     return;
   }
-  session->state = KVF_SESSION_WAIT_PROOF;
+  move(session, KVF_SESSION_WAIT_PROOF);
   kvf_crowd_move(&sessions->unproven, &session->place, KVF_CROWD_KNOWN);
 }
 
@@ -225,7 +239,7 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
     return false;
   }
   kvf_crowd_leave(&sessions->unproven, &session->place);
-  session->state = KVF_SESSION_OPEN;
+  move(session, KVF_SESSION_OPEN);
   if (session->role != KVF_ROLE_CHECK &&
       memcmp(&session->client, &context->self.incarnation, sizeof(session->client)) != 0) {
     sessions->had_consumer = true;
@@ -437,3 +451,49 @@ bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key
   *out = session->key;
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_session(const kvf_sessions *sessions, const kvf_session *session, bool is_open)
+{
+  const kvf_context *context = sessions->context;
+  assert(is_open == (session->state == KVF_SESSION_OPEN));
+  assert(session->conn->session == session && !session->conn->hanging_up);
+  assert(session->conn->is_trusted == is_open);
+  assert(kvf_timer_is_armed(&session->timer));
+  assert(is_open || (session->place.stage == KVF_CROWD_KNOWN) == (session->state == KVF_SESSION_WAIT_PROOF));
+  if (session->state != KVF_SESSION_WAIT_HELLO) {
+    assert(session->shared == &context->self.key || session->shared == &context->self.other_key);
+    assert(session->hello_bytes > 0 && session->challenge_bytes > 0);
+    assert(session->version >= KVF_PROTOCOL_VERSION_MIN && session->version <= KVF_PROTOCOL_VERSION);
+  }
+}
+
+static void check_crowd(const kvf_sessions *sessions, const kvf_crowd *crowd)
+{
+  uint32_t count = 0;
+  for (const kvf_list *at = crowd->groups.next; at != &crowd->groups; at = at->next) {
+    const kvf_crowd_group *group = KVF_CONTAINER_OF(at, kvf_crowd_group, in_crowd);
+    for (unsigned stage = 0; stage < KVF_CROWD_STAGES; stage++) {
+      const kvf_list *members = &group->members[stage];
+      for (const kvf_list *node = members->next; node != members; node = node->next, count++) {
+        const kvf_crowd_member *member = KVF_CONTAINER_OF(node, kvf_crowd_member, in_group);
+        assert(member->group == group && member->stage == (kvf_crowd_stage)stage);
+        check_session(sessions, KVF_CONTAINER_OF(member, kvf_session, place), crowd == &sessions->open);
+      }
+    }
+  }
+  assert(count == crowd->count);
+}
+
+uint32_t kvf_sessions_check(const kvf_sessions *sessions)
+{
+  const uint32_t most = sessions->context->config.connections_max;
+  check_crowd(sessions, &sessions->open);
+  check_crowd(sessions, &sessions->unproven);
+  assert(sessions->open.count == HASH_CNT(by_id, sessions->by_id));
+  assert(sessions->open.count <= most && sessions->unproven.count <= most / KVF_SESSIONS_UNPROVEN_SHARE + 1);
+  return sessions->open.count + sessions->unproven.count;
+}
+
+#endif
