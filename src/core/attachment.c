@@ -113,6 +113,7 @@ static void collect(kvf_attachments *attachments, kvf_list *due, kvf_leases *lea
     if (finishes && rank->finish_seq == 0) {
       rank->finish_seq = leases->seq;
     }
+    assert(rank->finish_seq == 0 || finishes);
     attachments->counters.finishes += finishes;
     attachments->counters.renewals += !finishes;
     leases->items[leases->count++] =

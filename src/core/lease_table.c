@@ -255,6 +255,7 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   if (entry->more != NULL) {
+    assert(table->stored >= entry->more->room);
     table->stored -= entry->more->room;
     free(entry->more);
     entry->more = NULL;
@@ -263,6 +264,7 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
 
 static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
 {
+  assert(table->untaken >= entry->untaken);
   table->untaken -= entry->untaken;
   entry->untaken = false;
 }
@@ -428,6 +430,7 @@ static uint32_t find_place(kvf_lease_table *table, kvf_lease_entry *entry)
 /* The consumer's state; it is attached if it was not known. NULL: there is no room for it. */
 static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, const kvf_consumer_key *key)
 {
+  assert(is_live(entry));
   for (uint32_t i = 0; i < places(table, entry); i++) {
     const kvf_consumer_key *known = key_at(entry, i);
     if (*state_at(entry, i) != CONSUMER_NONE && known->request_id == key->request_id &&
@@ -474,6 +477,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
 /* Nobody reads it now, and one has all it needs: another engine may still come with the same ticket. */
 static void linger(kvf_lease_table *table, kvf_lease_entry *entry)
 {
+  assert(entry->any_completed);
   entry->lingers = true;
   kvf_list_ensure_back(&table->lingering, &entry->lingering);
   entry->deadline_ns = kvf_time_min(entry->deadline_ns, entry->linger_until_ns);
@@ -643,6 +647,7 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
                      .id = entry->id,
                      .user = entry->blocks->user,
                      .u = {.lease_end = (kvf_lease_end_cause)entry->cause}};
+  assert(table->unreleased > 0 && entry->store == STORE_DONE);
   free(entry->blocks);
   entry->blocks = NULL;
   entry->cause = 0;

@@ -76,6 +76,7 @@ static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
   slice->first_missing = next;
+  assert(chunk->count > 0 && chunk->count <= KVF_CHUNK_ITEMS_MAX);
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -109,6 +110,7 @@ static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
   kvf_list_remove(&chunk->cancel);
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&chunk->slice->idle, &chunk->link);
+  assert(chunk->slice->peer->stat.reads_in_flight > 0);
   load->reads_in_flight--;
   chunk->slice->peer->stat.reads_in_flight--;
 }
@@ -206,6 +208,7 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
 
 static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
+  assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
   if (slice->state != SLICE_WAIT_PATH) {
     move(slice, SLICE_WAIT_PATH);
@@ -219,6 +222,7 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
+  assert(link_id != KVF_NO_LINK);
   move(slice, SLICE_READING);
   slice->link_id = link_id;
   slice->claim.generation = slice->peer->memory.generation;
@@ -234,6 +238,7 @@ static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
   kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
   kvf_list_remove(&slice->by_peer);
+  assert(!kvf_list_is_linked(&slice->ready));
 }
 
 static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
@@ -357,6 +362,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   /* An outcome is never "the call was wrong", whatever a transport says. */
   load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
+  assert(load->report.prefix <= load->report.blocks);
   if (status == KVF_OK) {
     kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
     kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
@@ -421,6 +427,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
     }
     return true;
   }
+  assert(load->state == LOAD_RELEASED);
   kvf_list_remove(&load->event);
   load_free(loads, load);
   return true;
@@ -430,6 +437,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
 
 static bool clock_runs(const kvf_slice *slice)
 {
+  assert(!slice->given_up || slice->state != SLICE_READING);
   return (slice->state == SLICE_READING || slice->state == SLICE_DRAINING) && !slice->given_up &&
          !kvf_list_is_empty(&slice->flying);
 }
@@ -516,6 +524,7 @@ static void ping_peer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 /* When the silence, if it lasts, becomes a stall. */
 static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
 {
+  assert(slice->ping != 0 && slice->ping <= slice->peer->slices.pings);
   uint64_t stall_ns = stall_timeout_ns(loads);
   uint64_t last_ns = kvf_time_add(slice->progress_ns, 2 * stall_ns);
   if (slice->peer->slices.answered >= slice->ping) {
@@ -528,6 +537,7 @@ static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
 
 static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
+  assert(!kvf_list_is_empty(&slice->flying));
   uint32_t link_id = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->link_id; /* that of all its reads */
   bool answered = slice->peer->slices.answered >= slice->ping;
   loads->stats.stalls++;
@@ -755,6 +765,7 @@ void kvf_loads_on_pong(kvf_peer *peer)
 /* The slices with their chunks and bitmaps, in one allocation. */
 static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
+  assert(slices_count > 0 && load->cuts > 0);
   const size_t chunks_each = loads->context->config.chunks_in_flight / load->cuts;
   const size_t words = kvf_bitmap_words(load->items_count);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
@@ -831,6 +842,7 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
 /* Nothing can fail from here on. */
 static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
+  assert(load->reads_in_flight == 0 && load->items != NULL);
   if (load->state == LOAD_HELD) {
     move_load(load, LOAD_READING);
   }

@@ -55,6 +55,7 @@ static void notify(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind)
 /* Nothing happens if nobody waits. */
 static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind, uint32_t link_id, kvf_status status)
 {
+  assert(kind == KVF_PEER_LINK || kind == KVF_PEER_OPEN);
   kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
   if (wait->is_wanted) {
     *wait = (kvf_peer_wait){.link_id = link_id, .status = status};
@@ -334,6 +335,7 @@ kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank,
 
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->users > 0);
   peer->users--;
   peer->used_ns = now_ns;
   if (!kvf_timer_is_armed(&peer->timer)) {
@@ -345,6 +347,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->conn == NULL && peer->gone == KVF_OK);
   peer->conn = kvf_conns_add(&peers->context->conns);
   if (peer->conn == NULL) {
     answer_all(peers, peer, KVF_NO_MEMORY);
@@ -403,6 +406,7 @@ static bool may_serve(const kvf_peers *peers, const kvf_peer *peer, uint32_t tra
 
 static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
 {
+  assert(link->state == KVF_LINK_NONE);
   link->link_id = peers->next_link_id++;
   HASH_ADD(by_link_id, peers->by_link_id, link_id, sizeof(link->link_id), link);
   if (link->by_link_id.tbl == NULL) {
@@ -451,6 +455,7 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
 /* READY and a link is wanted: answers it, or opens the best link that is left to try. */
 static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY && peer->link.is_wanted);
   kvf_status cause = KVF_TRANSFER_SETUP;
   for (uint32_t i = 0; i < peers->transports_count; i++) {
     kvf_peer_link *link = &peer->links[i];
@@ -561,6 +566,7 @@ void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY);
   if (peer->answer_by_ns == KVF_TIME_NEVER) {
     peer->answer_by_ns = handshake_by_ns(peers, now_ns);
     rearm(peers, peer, now_ns);
@@ -678,6 +684,7 @@ static bool is_nobody(const kvf_incarnation *incarnation)
 /* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
+  assert(is_nobody(&peer->key.incarnation));
   peer->named = *server;
   notify(peers, peer, KVF_PEER_NAMED);
   kvf_breaker_succeed(&peer->breaker);
@@ -779,6 +786,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   if (welcome->generation != peer->memory.generation) {
     forgive_links(peer);
   }
+  assert(peer->memory.welcome == NULL);
   peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
   peer->memory.holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
@@ -873,6 +881,7 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
 
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY && peer->conn != NULL);
   if (now_ns >= peer->answer_by_ns) {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
@@ -1056,6 +1065,7 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 
 static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
+  assert(link->peer->memory.welcome != NULL);
   kvf_timer *timer = &link->peer->timer;
   move_link(link, KVF_LINK_OPENING);
   link->open_by_ns = handshake_by_ns(peers, now_ns);

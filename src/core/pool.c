@@ -122,11 +122,11 @@ void kvf_pool_check(const kvf_pool *pool, bool costly)
   assert(pool->exists == (pool->welcome.regions_count > 0));
   assert(pool->exists == (pool->groups > 0) && pool->groups <= KVF_GROUPS_MAX);
   assert(!pool->exists || pool->pages.regions == pool->welcome.regions);
-  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+  for (uint32_t group = 0; costly && group < KVF_GROUPS_MAX; group++) {
     const uint32_t blocks = pool->group_blocks[group];
     assert(group < pool->groups || blocks == 0);
     assert((pool->named[group] != NULL) == (blocks > 0));
-    for (size_t word = 0; costly && word < kvf_bitmap_words(blocks); word++) {
+    for (size_t word = 0; word < kvf_bitmap_words(blocks); word++) {
       assert(pool->named[group][word] == 0);
     }
   }

@@ -95,6 +95,7 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns, const kvf_crowd *
     log_end(sessions, &victim->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, why);
     end_session(sessions, victim);
   }
+  assert(crowd->count < most);
 }
 
 kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, uint64_t *conn_id)
@@ -147,6 +148,7 @@ void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_ad
 static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
                    const char *message)
 {
+  assert(status != KVF_OK);
   kvf_refused refused = {.status = status};
   sessions->counters.refused_key += status == KVF_HANDSHAKE_REFUSED;
   sessions->counters.refused_incompatible += status == KVF_INCOMPATIBLE;
@@ -165,6 +167,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 /* False if there is no memory for it. */
 static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
+  assert(session->shared != NULL && session->hello_bytes > 0);
   kvf_context *context = sessions->context;
   kvf_challenge challenge = {.version = session->version, .server = context->self.incarnation};
   size_t *bytes = &session->challenge_bytes;
@@ -225,6 +228,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
 /* False if there is no memory for it. */
 static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
+  assert(session->state == KVF_SESSION_WAIT_PROOF);
   kvf_context *context = sessions->context;
   const kvf_host host = kvf_address_host(&session->address);
   make_room(sessions, now_ns, &sessions->open, context->config.connections_max,
@@ -277,6 +281,7 @@ static kvf_welcome welcome_for(const kvf_sessions *sessions, const kvf_session *
 /* False if there is no memory for it. */
 static bool send_welcome(const kvf_sessions *sessions, const kvf_session *session)
 {
+  assert(session->state == KVF_SESSION_OPEN);
   const kvf_welcome told = welcome_for(sessions, session);
   const size_t room = kvf_welcome_bytes_max(&told);
   size_t bytes = 0;
