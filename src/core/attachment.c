@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "core/check.h"
 
 /* How often a lease is renewed in its TTL, so that two renewals may be lost; and the bounds of that interval. */
 #define RENEWALS_PER_TTL 3
@@ -93,6 +94,7 @@ static uint32_t count_unacked(const kvf_attachment *attachment)
 
 static void stop_telling(kvf_attachments *attachments, uint64_t now_ns, kvf_attachment *attachment)
 {
+  assert(attachments->left > 0 && is_left(attachment));
   attachments->left--;
   free_attachment(attachments, now_ns, attachment);
 }
@@ -111,6 +113,7 @@ static void collect(kvf_attachments *attachments, kvf_list *due, kvf_leases *lea
     if (finishes && rank->finish_seq == 0) {
       rank->finish_seq = leases->seq;
     }
+    assert(rank->finish_seq == 0 || finishes);
     attachments->counters.finishes += finishes;
     attachments->counters.renewals += !finishes;
     leases->items[leases->count++] =
@@ -254,6 +257,7 @@ static void lose(kvf_attachments *attachments, const kvf_attachment_rank *rank, 
   if (is_left(attachment) || attachment->lost != KVF_OK) {
     return;
   }
+  assert(attachment->sources_left != 0);
   attachment->sources_left &= ~(1u << rank->source);
   if (attachment->sources_left == 0) {
     attachment->lost = status;
@@ -370,3 +374,50 @@ void kvf_attachments_on_timer(kvf_attachments *attachments, uint64_t now_ns, kvf
     tell(attachments, now_ns, attachment);
   }
 }
+
+#ifndef NDEBUG
+
+static void check_rank(const kvf_attachment *attachment, const kvf_attachment_rank *rank)
+{
+  const bool left = is_left(attachment);
+  assert(rank->attachment == attachment && rank->source < KVF_SOURCES_MAX);
+  assert(rank->peer->users > 0);
+  assert(!rank->acked || (rank->finish_seq != 0 && !kvf_list_is_linked(&rank->due)));
+  assert(rank->finish_seq == 0 || left);
+}
+
+static void check_attachment(const kvf_attachments *attachments, const kvf_attachment *attachment)
+{
+  const bool left = is_left(attachment);
+  assert(attachment->id < attachments->next_id);
+  assert(kvf_timer_is_armed(&attachment->timer));
+  assert(attachment->timer.expires_ns == kvf_time_min(attachment->renew_ns, attachment->until_ns));
+  assert(left || attachment->until_ns == KVF_TIME_NEVER);
+  assert(!left || (attachment->finish != KVF_FINISH_NONE && count_unacked(attachment) > 0));
+  assert((attachment->by_leases.tbl != NULL) == (!left && attachment->lost == KVF_OK));
+  assert((attachment->sources_left == 0) == (attachment->lost != KVF_OK));
+  assert(attachment->ttl_min_ns <= attachment->ttl_max_ns);
+  for (uint32_t i = 0; i < attachment->ranks_count; i++) {
+    check_rank(attachment, &attachment->ranks[i]);
+  }
+}
+
+uint32_t kvf_attachments_check(const kvf_attachments *attachments, uint32_t *holds)
+{
+  uint32_t requests = 0;
+  uint32_t left = 0;
+  uint32_t joinable = 0;
+  for (const kvf_attachment *attachment = attachments->by_id; attachment != NULL; attachment = attachment->by_id.next) {
+    check_attachment(attachments, attachment);
+    requests += kvf_check_list(&attachment->requests);
+    left += is_left(attachment);
+    joinable += attachment->by_leases.tbl != NULL;
+    *holds += attachment->ranks_count;
+  }
+  assert(kvf_list_is_empty(&attachments->lost));
+  assert(left == attachments->left);
+  assert(joinable == HASH_CNT(by_leases, attachments->by_leases));
+  return requests;
+}
+
+#endif

@@ -87,6 +87,9 @@ void kvf_attachments_on_open(kvf_attachments *attachments, uint64_t now_ns, kvf_
 /* A producer rank answered. KVF_PROTOCOL. */
 KVF_MUST_USE kvf_status kvf_attachments_on_states(kvf_attachments *attachments, uint64_t now_ns, const kvf_peer *peer,
                                                   const uint8_t *body, size_t body_bytes);
+/* For kvf_core_check(). Returns how many requests have one; adds to *holds of peers its ranks'. */
+uint32_t kvf_attachments_check(const kvf_attachments *attachments, uint32_t *holds);
+
 void kvf_attachments_on_timer(kvf_attachments *attachments, uint64_t now_ns, kvf_attachment *attachment);
 
 #endif

@@ -34,6 +34,7 @@ void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns)
 
 static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)
 {
+  assert(breaker->cooldown_ns >= breaker->cooldown_min_ns && breaker->cooldown_ns <= breaker->cooldown_max_ns);
   breaker->state = KVF_BREAKER_OPEN;
   breaker->cause = cause;
   breaker->probe_after_ns = kvf_time_add(now_ns, breaker->cooldown_ns);
@@ -68,3 +69,15 @@ void kvf_breaker_succeed(kvf_breaker *breaker)
   breaker->cooldown_ns = breaker->cooldown_min_ns;
   breaker->probe_after_ns = KVF_TIME_NEVER;
 }
+
+#ifndef NDEBUG
+
+void kvf_breaker_check(const kvf_breaker *breaker)
+{
+  const bool is_closed = breaker->state == KVF_BREAKER_CLOSED;
+  assert(is_closed == (breaker->cause == KVF_OK));
+  assert(!is_closed || (breaker->probe_after_ns == KVF_TIME_NEVER && breaker->cooldown_ns == breaker->cooldown_min_ns));
+  assert(breaker->cooldown_ns >= breaker->cooldown_min_ns && breaker->cooldown_ns <= breaker->cooldown_max_ns);
+}
+
+#endif

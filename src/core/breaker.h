@@ -46,6 +46,9 @@ void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
  * breaks again and again. While closed only. */
 void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
+/* For kvf_core_check(). */
+void kvf_breaker_check(const kvf_breaker *breaker);
+
 /* The peer works. Closes; the next opening has the shortest cooldown again. */
 void kvf_breaker_succeed(kvf_breaker *breaker);
 

@@ -1,11 +1,14 @@
 /* A token bucket. */
 #include "core/budget.h"
 
+#include <assert.h>
+
 #include "base/time.h"
 
 /* The time in which the bucket gains `tokens`, rounded up. */
 static uint64_t cost_ns(const kvf_budget *budget, uint32_t tokens)
 {
+  assert(budget->tokens_per_s > 0);
   return (tokens * KVF_NS_PER_S + budget->tokens_per_s - 1) / budget->tokens_per_s;
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
+
 #define KEEP_BYTES 4096u
 
 void kvf_conns_init(kvf_conns *conns)
@@ -58,6 +60,7 @@ void kvf_conns_hang_up(kvf_conn *conn)
 
 void kvf_conns_drop(kvf_conn *conn)
 {
+  assert((conn->session == NULL && conn->peer == NULL) || !conn->hanging_up);
   kvf_list_remove(&conn->output);
   HASH_DELETE(by_id, conn->conns->by_id, conn);
   free(conn->outbox);
@@ -67,6 +70,7 @@ void kvf_conns_drop(kvf_conn *conn)
 kvf_status kvf_conn_frame_begin(kvf_conn *conn, size_t body_bytes_max, uint8_t **body)
 {
   const size_t bytes = KVF_FRAME_HEADER_BYTES + body_bytes_max;
+  assert(!conn->hanging_up && conn->outbox_bytes <= KVF_OUTBOX_BYTES_MAX);
   if (bytes > KVF_OUTBOX_BYTES_MAX - conn->outbox_bytes) {
     return KVF_LIMIT;
   }
@@ -123,3 +127,27 @@ void kvf_conns_taken(kvf_conn *conn)
     conn->outbox_capacity = 0;
   }
 }
+
+#ifndef NDEBUG
+
+uint32_t kvf_conns_check(const kvf_conns *conns)
+{
+  uint32_t outputs = 0;
+  uint32_t owned = 0;
+  for (const kvf_conn *conn = conns->by_id; conn != NULL; conn = conn->by_id.next) {
+    const bool is_owned = conn->session != NULL || conn->peer != NULL;
+    assert(conn->conns == conns && conn->id < conns->next_id);
+    assert(conn->session == NULL || conn->peer == NULL);
+    assert(conn->hanging_up == !is_owned);
+    assert(!conn->hanging_up || !conn->is_trusted);
+    assert(conn->outbox_bytes <= conn->outbox_capacity);
+    assert((conn->outbox != NULL) == (conn->outbox_capacity > 0));
+    assert(kvf_list_is_linked(&conn->output) == (conn->hanging_up || conn->outbox_bytes > 0));
+    outputs += kvf_list_is_linked(&conn->output);
+    owned += is_owned;
+  }
+  assert(outputs == kvf_check_list(&conns->output));
+  return owned;
+}
+
+#endif

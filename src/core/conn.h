@@ -60,6 +60,9 @@ KVF_MUST_USE kvf_status kvf_conn_send(kvf_conn *conn, kvf_frame_type type, const
 /* The next connection with something to do, NULL if there is none: the runtime takes what is in its outbox, closes the
  * socket if it is hanging up, and calls kvf_conns_taken(). */
 kvf_conn *kvf_conns_next_output(kvf_conns *conns);
+/* For kvf_core_check(). Returns how many have an owner. */
+uint32_t kvf_conns_check(const kvf_conns *conns);
+
 /* Everything has been handed to the socket's owner; a connection that hangs up is dropped. */
 void kvf_conns_taken(kvf_conn *conn);
 

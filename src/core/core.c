@@ -15,6 +15,7 @@
 
 static kvf_status init_macs(kvf_context *context)
 {
+  assert(context->self.macs_count == 0);
   kvf_status status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.key);
   if (status == KVF_OK && context->self.other_key.bytes > 0) {
     status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.other_key);
@@ -231,6 +232,7 @@ bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
     kvf_sessions_end_readers(&core->sessions); /* so that they let go of it; what they are told next is not it */
     kvf_peers_close_links(&core->peers);
   }
+  assert(!core->pool.exists && core->leases.live == 0);
   return true;
 }
 
@@ -542,9 +544,11 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
         kvf_requests_on_timer(&core->requests, now_ns, KVF_CONTAINER_OF(timer, kvf_request, timer));
         break;
       case KVF_TIMER_GUEST:
+        assert(core->guest != NULL);
         core->guest->on_timer(core->guest, now_ns, timer);
         break;
       default:
+        assert(timer->kind == KVF_TIMER_LOAD || timer->kind == KVF_TIMER_SLICE);
         kvf_loads_on_timer(&core->loads, now_ns, timer);
         break;
     }
@@ -608,6 +612,7 @@ void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_s
 static kvf_status on_answer(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                             size_t body_bytes)
 {
+  assert(peer->state == KVF_PEER_READY);
   peer->answer_by_ns = KVF_TIME_NEVER;
   return type == KVF_FRAME_LEASE_STATES
              ? kvf_attachments_on_states(&core->requests.attachments, now_ns, peer, body, body_bytes)
@@ -744,6 +749,55 @@ static void go_on(kvf_core *core, uint64_t now_ns)
   }
 }
 
+#ifndef NDEBUG
+
+void kvf_core_check(const kvf_core *core, bool costly)
+{
+  const kvf_guest *guest = core->guest;
+  uint32_t users = 0;
+  uint32_t counted = 0;
+  uint32_t reads = 0;
+  const uint32_t conns = kvf_peers_check(&core->peers, &users, &counted) + kvf_sessions_check(&core->sessions);
+  const uint32_t holds = kvf_loads_check(&core->loads, &reads, costly) + kvf_requests_check(&core->requests) +
+                         (guest == NULL ? 0 : guest->check(guest));
+  assert(conns == kvf_conns_check(&core->context.conns));
+  assert(users >= holds);
+  assert(!costly || users == holds); /* a test may hold some itself */
+  assert(reads == counted);
+  assert(core->loads.by_id == NULL || core->pool.exists);
+  assert(core->context.self.macs_count > 0 && core->context.self.macs_count <= KVF_KEYS_MAX);
+  kvf_lease_table_check(&core->leases, costly);
+  kvf_lease_slots_check(&core->slots, costly);
+  kvf_pool_check(&core->pool, costly);
+}
+
+/* A large core is looked at less often, so that each call pays as much as in a small one. */
+static void check_sometimes(kvf_core *core)
+{
+  const uint32_t things = HASH_CNT(by_key, core->peers.by_key) + core->sessions.open.count +
+                          HASH_CNT(by_id, core->requests.by_id) + kvf_loads_open(&core->loads) +
+                          kvf_lease_slots_live(&core->slots);
+  if (core->unchecked++ >= 4 * things) {
+    core->unchecked = 0;
+    kvf_core_check(core, false);
+  }
+}
+
+#else
+
+void kvf_core_check(const kvf_core *core, bool costly)
+{
+  (void)core;
+  (void)costly;
+}
+
+static void check_sometimes(const kvf_core *core)
+{
+  (void)core;
+}
+
+#endif
+
 bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
 {
   kvf_peer_notice notice;
@@ -764,6 +818,7 @@ bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effect *out)
   } else if (kvf_peers_next_action(&core->peers, now_ns, &out->link)) {
     out->kind = (kvf_effect_kind)out->link.kind;
   } else {
+    check_sometimes(core);
     return false;
   }
   return true;

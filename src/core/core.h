@@ -209,6 +209,11 @@ void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease);
 /* What the load waited for has come. Without effect if that is another load's, or it is over. */
 void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point);
 
+/* What is always true between two calls: each machine's lists against its counters and states, as assertions. `costly`:
+ * what takes time in blocks and slots, too. Without assertions nothing happens. Debug builds look by themselves when
+ * all effects have been taken. */
+void kvf_core_check(const kvf_core *core, bool costly);
+
 /* ---- time and events ---- */
 
 void kvf_core_tick(kvf_core *core, uint64_t now_ns);

@@ -24,6 +24,7 @@ struct kvf_core {
   uint32_t engine_ranks;
   kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
   kvf_read_work read_work;               /* of all reads */
+  uint32_t unchecked;                    /* calls since the last kvf_core_check() */
   bool said_alone;                       /* say_if_alone() has */
 };
 

@@ -36,6 +36,8 @@ struct kvf_guest {
   void (*on_lease_ended)(kvf_guest *guest, uint32_t slot);
   /* `events` is not empty. */
   bool (*next_event)(kvf_guest *guest, uint64_t now_ns, kvf_event *out);
+  /* For kvf_core_check(). Returns how many holds of peers it has. */
+  uint32_t (*check)(const kvf_guest *guest);
   /* The core goes: lets go of all peers and timers, and frees what is the guest's. */
   void (*leave)(kvf_guest *guest);
 };

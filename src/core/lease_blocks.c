@@ -128,3 +128,22 @@ void kvf_lease_blocks_remove(kvf_lease_blocks *all, kvf_block_list *list)
   assert(all->held <= all->listed && (all->held == 0) == (all->listed == 0));
   free(list);
 }
+
+#ifndef NDEBUG
+
+void kvf_lease_blocks_check(const kvf_lease_blocks *all)
+{
+  uint64_t listed = 0;
+  uint64_t held = 0;
+  for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
+    assert((all->leases[group] != NULL) == (all->ids_end[group] > 0));
+    for (uint32_t id = 0; id < all->ids_end[group]; id++) {
+      listed += all->leases[group][id];
+      held += all->leases[group][id] > 0;
+    }
+  }
+  assert(listed == all->listed && listed <= KVF_LEASE_BLOCKS_LISTED_MAX);
+  assert(held == all->held);
+}
+
+#endif

@@ -31,6 +31,8 @@ KVF_MUST_USE kvf_status kvf_lease_blocks_add(kvf_lease_blocks *all, const kvf_bl
 /* It has them no more; frees the list. */
 void kvf_lease_blocks_remove(kvf_lease_blocks *all, kvf_block_list *list);
 
+/* For kvf_core_check(): costs time in the block ids. */
+void kvf_lease_blocks_check(const kvf_lease_blocks *all);
 /* How many it has. */
 uint32_t kvf_block_list_count(const kvf_block_list *list);
 

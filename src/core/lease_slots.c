@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fence.h"
+#include "core/check.h"
 #include "core/hash.h"
 
 struct kvf_lease_slot {
@@ -40,6 +41,7 @@ static void forget_blocks(kvf_lease_slots *slots, kvf_lease_slot *slot)
     kvf_lease_blocks_remove(&slots->named, slot->named);
   }
   slot->named = NULL;
+  assert(slots->unnamed >= slot->unnamed);
   slots->unnamed -= slot->unnamed;
   slot->unnamed = 0;
 }
@@ -77,6 +79,7 @@ static kvf_status take_slot(kvf_lease_slots *slots, const uint8_t token[KVF_LEAS
     return KVF_NO_LEASE;
   }
   kvf_lease_slot *slot = KVF_CONTAINER_OF(slots->free.next, kvf_lease_slot, free);
+  assert(slot->named == NULL && slot->unnamed == 0);
   slot->lease_id = slots->next_id;
   slot->ended_mask = 0;
   HASH_ADD(by_id, slots->reserved, lease_id, sizeof(slot->lease_id), slot);
@@ -187,3 +190,29 @@ uint64_t kvf_lease_slots_blocks(const kvf_lease_slots *slots)
 {
   return slots->named.held + slots->unnamed;
 }
+
+#ifndef NDEBUG
+
+void kvf_lease_slots_check(const kvf_lease_slots *slots, bool costly)
+{
+  uint64_t unnamed = 0;
+  uint64_t listed = 0;
+  for (const kvf_lease_slot *slot = slots->reserved; slot != NULL; slot = slot->by_id.next) {
+    assert(slot->lease_id < slots->next_id && !kvf_list_is_linked(&slot->free));
+    assert(slot->named == NULL || slot->unnamed == 0);
+    unnamed += slot->unnamed;
+    listed += slot->named == NULL ? 0 : kvf_block_list_count(slot->named);
+  }
+  assert(unnamed == slots->unnamed);
+  assert(listed == slots->named.listed);
+  assert(slots->named.held <= listed);
+  if (costly) {
+    kvf_lease_blocks_check(&slots->named);
+    for (const kvf_list *node = slots->free.next; node != &slots->free; node = node->next) {
+      const kvf_lease_slot *slot = KVF_CONTAINER_OF(node, kvf_lease_slot, free);
+      assert(slot->named == NULL && slot->unnamed == 0);
+    }
+  }
+}
+
+#endif

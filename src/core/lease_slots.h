@@ -56,6 +56,8 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id);
 KVF_MUST_USE kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t lease_id, uint64_t ranks_mask,
                                               uint32_t ranks);
 
+/* For kvf_core_check(). */
+void kvf_lease_slots_check(const kvf_lease_slots *slots, bool costly);
 /* Leases that are reserved. */
 uint32_t kvf_lease_slots_live(const kvf_lease_slots *slots);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "core/check.h"
 
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16
@@ -254,6 +255,7 @@ void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease)
 static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   if (entry->more != NULL) {
+    assert(table->stored >= entry->more->room);
     table->stored -= entry->more->room;
     free(entry->more);
     entry->more = NULL;
@@ -262,6 +264,7 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
 
 static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
 {
+  assert(table->untaken >= entry->untaken);
   table->untaken -= entry->untaken;
   entry->untaken = false;
 }
@@ -427,6 +430,7 @@ static uint32_t find_place(kvf_lease_table *table, kvf_lease_entry *entry)
 /* The consumer's state; it is attached if it was not known. NULL: there is no room for it. */
 static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, const kvf_consumer_key *key)
 {
+  assert(is_live(entry));
   for (uint32_t i = 0; i < places(table, entry); i++) {
     const kvf_consumer_key *known = key_at(entry, i);
     if (*state_at(entry, i) != CONSUMER_NONE && known->request_id == key->request_id &&
@@ -473,6 +477,7 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
 /* Nobody reads it now, and one has all it needs: another engine may still come with the same ticket. */
 static void linger(kvf_lease_table *table, kvf_lease_entry *entry)
 {
+  assert(entry->any_completed);
   entry->lingers = true;
   kvf_list_ensure_back(&table->lingering, &entry->lingering);
   entry->deadline_ns = kvf_time_min(entry->deadline_ns, entry->linger_until_ns);
@@ -642,6 +647,7 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
                      .id = entry->id,
                      .user = entry->blocks->user,
                      .u = {.lease_end = (kvf_lease_end_cause)entry->cause}};
+  assert(table->unreleased > 0 && entry->store == STORE_DONE);
   free(entry->blocks);
   entry->blocks = NULL;
   entry->cause = 0;
@@ -649,3 +655,56 @@ bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out)
   check(table, entry);
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_all_slots(const kvf_lease_table *table)
+{
+  kvf_lease_table counted = {.config = table->config};
+  uint32_t queued = 0;
+  uint32_t ended = 0;
+  uint32_t lingering = 0;
+  for (uint32_t slot = 0; slot < table->config->lease_slots; slot++) {
+    const kvf_lease_entry *entry = &table->entries[slot];
+    check(table, entry);
+    counted.live += is_live(entry);
+    counted.untaken += entry->untaken;
+    counted.unreleased += entry->blocks != NULL;
+    counted.stored += room_of(entry);
+    queued += entry->store == STORE_QUEUED;
+    ended += entry->store == STORE_DONE && entry->cause != 0;
+    lingering += entry->lingers;
+  }
+  assert(counted.live == table->live && counted.untaken == table->untaken);
+  assert(counted.unreleased == table->unreleased);
+  assert(counted.stored == table->stored);
+  assert(queued == kvf_check_list(&table->stores));
+  assert(ended == kvf_check_list(&table->ended));
+  assert(lingering == kvf_check_list(&table->lingering));
+}
+
+void kvf_lease_table_check(const kvf_lease_table *table, bool costly)
+{
+  const kvf_list *const queues[] = {&table->stores, &table->ended};
+  const kvf_lease_counters *counters = &table->counters;
+  uint64_t ended = 0;
+  for (unsigned i = 0; i < sizeof(queues) / sizeof(queues[0]); i++) {
+    for (const kvf_list *node = queues[i]->next; node != queues[i]; node = node->next) {
+      const kvf_lease_entry *entry = KVF_CONTAINER_OF(node, kvf_lease_entry, queue);
+      assert(entry->store == (queues[i] == &table->stores ? STORE_QUEUED : STORE_DONE));
+      check(table, entry);
+    }
+  }
+  for (const kvf_list *node = table->lingering.next; node != &table->lingering; node = node->next) {
+    check(table, KVF_CONTAINER_OF(node, kvf_lease_entry, lingering));
+  }
+  for (uint32_t cause = 0; cause <= KVF_LEASE_END_REVOKED; cause++) {
+    ended += counters->ended[cause];
+  }
+  assert(counters->published - ended == table->live);
+  if (costly) {
+    check_all_slots(table);
+  }
+}
+
+#endif

@@ -131,6 +131,9 @@ void kvf_lease_table_stored(kvf_lease_table *table, uint32_t slot, uint64_t word
  * exactly once. */
 bool kvf_lease_table_next_ended(kvf_lease_table *table, kvf_event *out);
 
+/* For kvf_core_check(): what has something to be done about it; `costly`: every slot. */
+void kvf_lease_table_check(const kvf_lease_table *table, bool costly);
+
 /* Whether this lease has been published, complete or not, and has not ended. */
 bool kvf_lease_table_holds(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
 

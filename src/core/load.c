@@ -7,106 +7,11 @@
 
 #include "base/bitmap.h"
 #include "base/status.h"
-#include "core/hash.h"
+#include "core/load_state.h"
+#include "core/states.h"
 
-#define KVF_NO_LINK 0u
 /* Of a load that is cut for several readers: a chunk takes as long as to wake another thread on both sides. */
 #define SPREAD_BYTES (256u << 10)
-
-typedef struct kvf_slice kvf_slice;
-
-/* A read: a run of items of a slice. */
-struct kvf_load_chunk {
-  uint64_t read_id;
-  UT_hash_handle by_read;
-  kvf_list link;   /* in its slice's flying or idle */
-  kvf_list cancel; /* in kvf_loads.cancels until it is taken */
-  kvf_slice *slice;
-  uint32_t link_id;
-  uint32_t first;
-  uint32_t count;
-  uint64_t bytes;    /* of its items */
-  uint32_t verified; /* of its first items, when it ends */
-  bool cancelled;
-};
-
-typedef enum kvf_slice_state {
-  SLICE_WAIT_PATH,
-  SLICE_READING,
-  SLICE_DRAINING,
-  SLICE_BACKOFF,
-  SLICE_DONE,
-  SLICE_STOPPED
-} kvf_slice_state;
-
-struct kvf_slice {
-  kvf_open_load *load;
-  kvf_peer *peer;                      /* which it holds */
-  kvf_fence_claim claim;               /* what its fence must say */
-  kvf_rank_share share;                /* the heads and layers that it reads, there and here */
-  uint64_t head_bytes[KVF_GROUPS_MAX]; /* of one head of one block, of its layers, on average */
-  kvf_slice_state state;
-  uint32_t link_id;     /* that its next reads take */
-  uint64_t chunk_bytes; /* of its chunks */
-  kvf_status cause;     /* its first trouble since its last confirmed block */
-  uint64_t backoff_ns;  /* its next pause, at most */
-  kvf_list by_peer;
-  kvf_list waiting;
-  kvf_list ready; /* in its load's ready_slices while it may start a read */
-
-  kvf_timer timer; /* end of BACKOFF, or the stall clock */
-  bool given_up;   /* the clock ran out: the reads in flight have been cancelled */
-  uint64_t progress_ns;
-  uint64_t ping; /* the peer's ping that this silence caused or shares; 0: none yet */
-  uint64_t pinged_ns;
-  bool begun_anew; /* this silence, after a pause of our own */
-
-  uint64_t *good;  /* by item: confirmed */
-  uint64_t *taken; /* by item: confirmed, or in a read that has not ended */
-  uint64_t *wrong; /* by item: has come once and did not agree with its checksums */
-  uint32_t good_count;
-  uint32_t missing_count; /* not taken */
-  uint32_t first_missing; /* no item before this one is missing */
-  kvf_list flying;
-  kvf_list idle;
-};
-
-typedef enum load_state { LOAD_READING, LOAD_HELD, LOAD_DECIDED, LOAD_RELEASED } load_state;
-
-struct kvf_open_load {
-  uint64_t user;
-  UT_hash_handle by_id; /* by report.request_id */
-  uint64_t point;       /* that nothing is written before; 0: none, or it has come */
-  load_state state;
-  kvf_report report;    /* complete when it is decided */
-  kvf_list event;       /* in kvf_loads.events while one of its is due */
-  bool outcome_due;     /* else an event that is due is its release */
-  kvf_list going_on;    /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
-  kvf_attempts *others; /* NULL: there is one attempt only */
-  uint64_t begun_ns;
-  uint64_t deadline_ns; /* of all sources together */
-  uint64_t decided_ns;
-  kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; DECIDED: release_timeout_ms */
-  bool overdue;
-
-  /* Of its present source. */
-  kvf_lease lease;
-  uint32_t blocks_each[KVF_GROUPS_MAX]; /* kvf_ticket_blocks_each() */
-  uint32_t positions;                   /* of block_tokens each */
-  uint32_t deal_tokens;                 /* its ranks deal so many at a time; 0: they do not, or none is known yet */
-  uint32_t items_count;
-  kvf_transfer_item *items;
-  uint32_t slices_count;
-  uint32_t slices_open;
-  uint32_t cuts;     /* slices of one rank, at most: they follow each other */
-  kvf_slice *slices; /* and behind them their chunks and bitmaps */
-  kvf_list ready;    /* in kvf_loads.ready while ready_slices has one */
-  kvf_list ready_slices;
-  uint32_t reads_in_flight;
-  bool is_unverified; /* a chunk has come that its transport did not check */
-  uint64_t byte_ns;   /* when its last byte arrived; at first when it began */
-  uint64_t bytes;
-};
 
 /* ---- lookups: NULL for the unknown ---- */
 
@@ -171,6 +76,7 @@ static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
   slice->first_missing = next;
+  assert(chunk->count > 0 && chunk->count <= KVF_CHUNK_ITEMS_MAX);
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -204,6 +110,7 @@ static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
   kvf_list_remove(&chunk->cancel);
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&chunk->slice->idle, &chunk->link);
+  assert(chunk->slice->peer->stat.reads_in_flight > 0);
   load->reads_in_flight--;
   chunk->slice->peer->stat.reads_in_flight--;
 }
@@ -266,25 +173,21 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 
 /* ---- slices: their states, what comes in for them, their stall clock ---- */
 
-#define BIT(state) (1u << (state))
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
 
-/* From each state, where a slice may go next. */
 static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = BIT(SLICE_READING) | BIT(SLICE_STOPPED),
-    [SLICE_READING] = BIT(SLICE_DRAINING) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_DRAINING] = BIT(SLICE_BACKOFF) | BIT(SLICE_DONE) | BIT(SLICE_STOPPED),
-    [SLICE_BACKOFF] = BIT(SLICE_WAIT_PATH) | BIT(SLICE_READING) | BIT(SLICE_STOPPED),
+    [SLICE_WAIT_PATH] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_READING] = KVF_BIT(SLICE_DRAINING) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_DRAINING] = KVF_BIT(SLICE_BACKOFF) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_PATH) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DONE] = 0,
     [SLICE_STOPPED] = 0,
 };
 
 static void move(kvf_slice *slice, kvf_slice_state next)
 {
-  const bool legal = (next_states[slice->state] & BIT(next)) != 0;
-  assert(legal);
-  (void)legal;
   assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
+  kvf_check_move(next_states, slice->state, next);
   slice->state = next;
 }
 
@@ -305,6 +208,7 @@ static void update_ready(kvf_loads *loads, kvf_slice *slice)
 
 static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
+  assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
   if (slice->state != SLICE_WAIT_PATH) {
     move(slice, SLICE_WAIT_PATH);
@@ -318,6 +222,7 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 static void read_through(kvf_loads *loads, kvf_slice *slice, uint32_t link_id)
 {
+  assert(link_id != KVF_NO_LINK);
   move(slice, SLICE_READING);
   slice->link_id = link_id;
   slice->claim.generation = slice->peer->memory.generation;
@@ -333,6 +238,7 @@ static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
   kvf_wheel_disarm(&loads->context->wheel, &slice->timer);
   kvf_list_remove(&slice->waiting);
   kvf_list_remove(&slice->by_peer);
+  assert(!kvf_list_is_linked(&slice->ready));
 }
 
 static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
@@ -347,6 +253,19 @@ static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
 }
 
 /* ---- outcome and release ---- */
+
+static const unsigned next_load_states[] = {
+    [LOAD_READING] = KVF_BIT(LOAD_HELD) | KVF_BIT(LOAD_DECIDED),
+    [LOAD_HELD] = KVF_BIT(LOAD_READING) | KVF_BIT(LOAD_DECIDED),
+    [LOAD_DECIDED] = KVF_BIT(LOAD_RELEASED),
+    [LOAD_RELEASED] = 0,
+};
+
+static void move_load(kvf_open_load *load, kvf_load_state next)
+{
+  kvf_check_move(next_load_states, load->state, next);
+  load->state = next;
+}
 
 /* Leading positions, of block_tokens each, that all slices have in all groups. What is not wanted is good already. A
  * state is listed last. */
@@ -387,7 +306,7 @@ static uint64_t release_by_ns(const kvf_loads *loads, const kvf_open_load *load)
 
 static void tell(kvf_loads *loads, kvf_open_load *load)
 {
-  load->state = LOAD_DECIDED;
+  move_load(load, LOAD_DECIDED);
   load->outcome_due = true;
   loads->stats.outcomes[kvf_status_index(load->report.status)]++;
   kvf_list_ensure_back(&loads->events, &load->event);
@@ -410,7 +329,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 
 static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  load->state = LOAD_RELEASED;
+  move_load(load, LOAD_RELEASED);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
   if (load->overdue) {
     loads->stats.overdue--;
@@ -443,6 +362,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   /* An outcome is never "the call was wrong", whatever a transport says. */
   load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
+  assert(load->report.prefix <= load->report.blocks);
   if (status == KVF_OK) {
     kvf_histogram_add(&loads->stats.load_ns, now_ns - load->begun_ns);
     kvf_histogram_add(&loads->stats.load_bytes, load->bytes);
@@ -459,7 +379,7 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
   }
   if (status != KVF_OK && kvf_status_describe(load->report.status)->retry_elsewhere && now_ns < load->deadline_ns &&
       kvf_attempts_has_next(load->others)) {
-    load->state = LOAD_HELD;
+    move_load(load, LOAD_HELD);
     kvf_wheel_arm(&loads->context->wheel, &load->timer, kvf_time_min(release_by_ns(loads, load), load->deadline_ns));
   } else {
     tell(loads, load);
@@ -507,6 +427,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
     }
     return true;
   }
+  assert(load->state == LOAD_RELEASED);
   kvf_list_remove(&load->event);
   load_free(loads, load);
   return true;
@@ -516,6 +437,7 @@ bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out)
 
 static bool clock_runs(const kvf_slice *slice)
 {
+  assert(!slice->given_up || slice->state != SLICE_READING);
   return (slice->state == SLICE_READING || slice->state == SLICE_DRAINING) && !slice->given_up &&
          !kvf_list_is_empty(&slice->flying);
 }
@@ -602,6 +524,7 @@ static void ping_peer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 /* When the silence, if it lasts, becomes a stall. */
 static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
 {
+  assert(slice->ping != 0 && slice->ping <= slice->peer->slices.pings);
   uint64_t stall_ns = stall_timeout_ns(loads);
   uint64_t last_ns = kvf_time_add(slice->progress_ns, 2 * stall_ns);
   if (slice->peer->slices.answered >= slice->ping) {
@@ -614,6 +537,7 @@ static uint64_t stall_at(const kvf_loads *loads, const kvf_slice *slice)
 
 static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
+  assert(!kvf_list_is_empty(&slice->flying));
   uint32_t link_id = KVF_CONTAINER_OF(slice->flying.next, kvf_load_chunk, link)->link_id; /* that of all its reads */
   bool answered = slice->peer->slices.answered >= slice->ping;
   loads->stats.stalls++;
@@ -841,6 +765,7 @@ void kvf_loads_on_pong(kvf_peer *peer)
 /* The slices with their chunks and bitmaps, in one allocation. */
 static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size_t slices_count)
 {
+  assert(slices_count > 0 && load->cuts > 0);
   const size_t chunks_each = loads->context->config.chunks_in_flight / load->cuts;
   const size_t words = kvf_bitmap_words(load->items_count);
   const size_t chunks_at = slices_count * sizeof(kvf_slice);
@@ -917,7 +842,10 @@ static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *s
 /* Nothing can fail from here on. */
 static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  load->state = LOAD_READING;
+  assert(load->reads_in_flight == 0 && load->items != NULL);
+  if (load->state == LOAD_HELD) {
+    move_load(load, LOAD_READING);
+  }
   load->is_unverified = false;
   load->byte_ns = now_ns;
   load->bytes = 0;

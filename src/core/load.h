@@ -141,6 +141,9 @@ void kvf_loads_on_timer(kvf_loads *loads, uint64_t now_ns, kvf_timer *timer);
  * False: there is none. */
 KVF_MUST_USE bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out);
 KVF_MUST_USE bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out);
+/* For kvf_core_check(). Returns how many holds of peers the slices have; *reads: in flight. */
+uint32_t kvf_loads_check(const kvf_loads *loads, uint32_t *reads, bool costly);
+
 /* A load's outcome, then its release, each once. False: nothing is due. */
 KVF_MUST_USE bool kvf_loads_next_event(kvf_loads *loads, kvf_event *out);
 

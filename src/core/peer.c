@@ -7,11 +7,42 @@
 #include <string.h>
 
 #include "base/time.h"
+#include "core/states.h"
 #include "wire/ping_message.h"
 
 /* How often to look whether one has to be dialled again. What keeps failing is the breakers' matter. */
 #define KNOWN_LOOK_NS KVF_NS_PER_S
 #define STALE_DIALS_MAX 8 /* of a peer that registers other memory as fast as it is asked; then it is lying */
+
+/* ---- states ---- */
+
+static const unsigned next_states[] = {
+    [KVF_PEER_IDLE] = KVF_BIT(KVF_PEER_DIALING),
+    [KVF_PEER_DIALING] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_WAIT_CHALLENGE),
+    [KVF_PEER_WAIT_CHALLENGE] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_WAIT_WELCOME),
+    [KVF_PEER_WAIT_WELCOME] = KVF_BIT(KVF_PEER_IDLE) | KVF_BIT(KVF_PEER_READY),
+    [KVF_PEER_READY] = KVF_BIT(KVF_PEER_IDLE),
+};
+
+static const unsigned next_link_states[] = {
+    [KVF_LINK_NONE] = KVF_BIT(KVF_LINK_WANTED),
+    [KVF_LINK_WANTED] = KVF_BIT(KVF_LINK_NONE) | KVF_BIT(KVF_LINK_OPENING),
+    [KVF_LINK_OPENING] = KVF_BIT(KVF_LINK_UP) | KVF_BIT(KVF_LINK_CLOSING),
+    [KVF_LINK_UP] = KVF_BIT(KVF_LINK_CLOSING),
+    [KVF_LINK_CLOSING] = KVF_BIT(KVF_LINK_NONE),
+};
+
+static void move(kvf_peer *peer, kvf_peer_state next)
+{
+  kvf_check_move(next_states, peer->state, next);
+  peer->state = next;
+}
+
+static void move_link(kvf_peer_link *link, kvf_link_state next)
+{
+  kvf_check_move(next_link_states, link->state, next);
+  link->state = next;
+}
 
 /* ---- those who wait, and the peer's timer ---- */
 
@@ -24,6 +55,7 @@ static void notify(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind)
 /* Nothing happens if nobody waits. */
 static void answer(kvf_peers *peers, kvf_peer *peer, kvf_peer_notice_kind kind, uint32_t link_id, kvf_status status)
 {
+  assert(kind == KVF_PEER_LINK || kind == KVF_PEER_OPEN);
   kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
   if (wait->is_wanted) {
     *wait = (kvf_peer_wait){.link_id = link_id, .status = status};
@@ -87,7 +119,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
-  link->state = link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING;
+  move_link(link, link->state == KVF_LINK_WANTED ? KVF_LINK_NONE : KVF_LINK_CLOSING);
   link->open_by_ns = KVF_TIME_NEVER;
   act(peers, peer);
 }
@@ -114,7 +146,9 @@ static void disconnect(kvf_peers *peers, kvf_peer *peer)
   peer->dial.is_second_try = false;
   peer->dial.has_turned = false;
   peer->answer_by_ns = KVF_TIME_NEVER;
-  peer->state = KVF_PEER_IDLE;
+  if (peer->state != KVF_PEER_IDLE) {
+    move(peer, KVF_PEER_IDLE);
+  }
 }
 
 static void count_failure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status)
@@ -301,6 +335,7 @@ kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank,
 
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->users > 0);
   peer->users--;
   peer->used_ns = now_ns;
   if (!kvf_timer_is_armed(&peer->timer)) {
@@ -312,6 +347,7 @@ void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->conn == NULL && peer->gone == KVF_OK);
   peer->conn = kvf_conns_add(&peers->context->conns);
   if (peer->conn == NULL) {
     answer_all(peers, peer, KVF_NO_MEMORY);
@@ -322,7 +358,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   kvf_address_format(address_of(peer), peer->stat.address);
   peer->dial.id = peers->next_id;
   peer->conn->peer = peer;
-  peer->state = KVF_PEER_DIALING;
+  move(peer, KVF_PEER_DIALING);
   peer->dial.is_pending = true;
   act(peers, peer);
   rearm(peers, peer, now_ns);
@@ -370,12 +406,13 @@ static bool may_serve(const kvf_peers *peers, const kvf_peer *peer, uint32_t tra
 
 static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
 {
+  assert(link->state == KVF_LINK_NONE);
   link->link_id = peers->next_link_id++;
   HASH_ADD(by_link_id, peers->by_link_id, link_id, sizeof(link->link_id), link);
   if (link->by_link_id.tbl == NULL) {
     return false;
   }
-  link->state = KVF_LINK_WANTED;
+  move_link(link, KVF_LINK_WANTED);
   act(peers, peer);
   return true;
 }
@@ -418,6 +455,7 @@ static void say_route(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer, k
 /* READY and a link is wanted: answers it, or opens the best link that is left to try. */
 static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY && peer->link.is_wanted);
   kvf_status cause = KVF_TRANSFER_SETUP;
   for (uint32_t i = 0; i < peers->transports_count; i++) {
     kvf_peer_link *link = &peer->links[i];
@@ -528,6 +566,7 @@ void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 
 void kvf_peers_await(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY);
   if (peer->answer_by_ns == KVF_TIME_NEVER) {
     peer->answer_by_ns = handshake_by_ns(peers, now_ns);
     rearm(peers, peer, now_ns);
@@ -631,7 +670,7 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
     fail(peers, now_ns, peer, status, hints ? "cannot connect" OF_THIS_HOST : "cannot connect");
     return;
   }
-  peer->state = KVF_PEER_WAIT_CHALLENGE; /* the dial's timer goes on: it bounds connect and handshake together */
+  move(peer, KVF_PEER_WAIT_CHALLENGE); /* the dial's timer goes on: it bounds connect and handshake together */
 }
 
 #define ANOTHER_ANSWERS "another process answers at its address"
@@ -645,6 +684,7 @@ static bool is_nobody(const kvf_incarnation *incarnation)
 /* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
+  assert(is_nobody(&peer->key.incarnation));
   peer->named = *server;
   notify(peers, peer, KVF_PEER_NAMED);
   kvf_breaker_succeed(&peer->breaker);
@@ -715,7 +755,7 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   }
   kvf_conn_frame_end(peer->conn, KVF_FRAME_PROOF, bytes);
   peer->conn->is_trusted = true;
-  peer->state = KVF_PEER_WAIT_WELCOME;
+  move(peer, KVF_PEER_WAIT_WELCOME);
 }
 
 /* What has gone wrong with links to its memory before says nothing about this one. */
@@ -746,6 +786,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   if (welcome->generation != peer->memory.generation) {
     forgive_links(peer);
   }
+  assert(peer->memory.welcome == NULL);
   peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
   peer->memory.holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
@@ -754,7 +795,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory.kinds |= UINT32_C(1) << welcome->regions[i].memory;
   }
-  peer->state = KVF_PEER_READY;
+  move(peer, KVF_PEER_READY);
   peers->counters.handshakes++;
   peer->stat.handshakes++;
   kvf_breaker_succeed(&peer->breaker);
@@ -840,6 +881,7 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
 
 static void on_ready_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
+  assert(peer->state == KVF_PEER_READY && peer->conn != NULL);
   if (now_ns >= peer->answer_by_ns) {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "does not answer");
     return;
@@ -971,7 +1013,7 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
     return;
   }
   if (status == KVF_OK) {
-    link->state = KVF_LINK_UP;
+    move_link(link, KVF_LINK_UP);
     link->peer->memory.stale_dials = 0;
     link->open_by_ns = KVF_TIME_NEVER;
     kvf_breaker_succeed(&link->breaker);
@@ -1023,8 +1065,9 @@ void kvf_peers_link_stalled(kvf_peers *peers, uint64_t now_ns, uint32_t link_id,
 
 static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link)
 {
+  assert(link->peer->memory.welcome != NULL);
   kvf_timer *timer = &link->peer->timer;
-  link->state = KVF_LINK_OPENING;
+  move_link(link, KVF_LINK_OPENING);
   link->open_by_ns = handshake_by_ns(peers, now_ns);
   if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
     kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
@@ -1035,7 +1078,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
 {
   kvf_peer *peer = link->peer;
   if (link->state == KVF_LINK_CLOSING) {
-    link->state = KVF_LINK_NONE;
+    move_link(link, KVF_LINK_NONE);
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .link_id = link->link_id};
     return true;
   }

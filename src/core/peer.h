@@ -270,6 +270,10 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 KVF_MUST_USE bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out);
 KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
 
+/* For kvf_core_check(). Returns how many have a connection; adds to *holds those that are not known peers', and to
+ * *reads those in flight. */
+uint32_t kvf_peers_check(const kvf_peers *peers, uint32_t *holds, uint32_t *reads);
+
 /* ---- known peers: kvf_known_peer ---- */
 
 /* `name` is shorter than KVF_HOST_BYTES_MAX. KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */

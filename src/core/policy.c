@@ -1,6 +1,8 @@
 /* The verdict on a request: use, recompute or fail. */
 #include "core/policy.h"
 
+#include <assert.h>
+
 #include "base/time.h"
 
 static bool is_complete(const kvf_policy_input *input)
@@ -72,6 +74,7 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
       .keep_tokens = keep_tokens(input),
       .recompute_tokens = kvf_policy_recompute_tokens(input),
   };
+  assert(verdict.keep_tokens + verdict.recompute_tokens == input->tokens);
   if (is_complete(input)) {
     /* Whatever went wrong after the last block was confirmed took nothing away. */
     verdict.action = KVF_ACTION_USE;

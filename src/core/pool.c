@@ -1,6 +1,7 @@
 /* This rank's registered memory. */
 #include "core/pool.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
   if (pages->layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
     return KVF_INVALID;
   }
+  assert(!pool->exists && welcome->regions_count > 0);
   memset(pool, 0, sizeof(*pool));
   pool->pages = *pages;
   pool->holding = holding;
@@ -112,3 +114,22 @@ kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ti
   }
   return names_a_block_twice(pool, destination) ? KVF_INVALID : KVF_OK;
 }
+
+#ifndef NDEBUG
+
+void kvf_pool_check(const kvf_pool *pool, bool costly)
+{
+  assert(pool->exists == (pool->welcome.regions_count > 0));
+  assert(pool->exists == (pool->groups > 0) && pool->groups <= KVF_GROUPS_MAX);
+  assert(!pool->exists || pool->pages.regions == pool->welcome.regions);
+  for (uint32_t group = 0; costly && group < KVF_GROUPS_MAX; group++) {
+    const uint32_t blocks = pool->group_blocks[group];
+    assert(group < pool->groups || blocks == 0);
+    assert((pool->named[group] != NULL) == (blocks > 0));
+    for (size_t word = 0; word < kvf_bitmap_words(blocks); word++) {
+      assert(pool->named[group][word] == 0);
+    }
+  }
+}
+
+#endif

@@ -23,6 +23,8 @@ typedef struct kvf_pool {
 /* `welcome` has regions and is valid; it is copied, its allocations become the pool's. KVF_INVALID: the engine's ranks
  * cannot share the heads evenly. KVF_NO_MEMORY. There is no pool then, as before. */
 KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome);
+/* For kvf_core_check(). */
+void kvf_pool_check(const kvf_pool *pool, bool costly);
 /* There is none any more. */
 void kvf_pool_free(kvf_pool *pool);
 

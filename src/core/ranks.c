@@ -1,6 +1,8 @@
 /* Reports and releases of an engine's ranks, merged. */
 #include "core/ranks.h"
 
+#include <assert.h>
+
 #include "kvferry/consumer.h"
 
 /* By one total order over all ints: statuses after which recomputing is unsafe are worse than all others (so that a
@@ -31,6 +33,7 @@ kvf_report kvf_report_merge(kvf_report a, kvf_report b)
   if (a.request_id != b.request_id || a.blocks != b.blocks) {
     merged.status = worst(merged.status, KVF_INVALID);
   }
+  assert(merged.prefix <= a.prefix && merged.prefix <= b.prefix);
   return merged;
 }
 
@@ -79,3 +82,13 @@ bool kvf_ranks_are_released(const kvf_ranks *ranks)
 {
   return ranks->released == ranks->all;
 }
+
+#ifndef NDEBUG
+
+void kvf_ranks_check(const kvf_ranks *ranks)
+{
+  assert(ranks->all != 0 && (ranks->merged.ranks_mask & ~ranks->all) == 0 && (ranks->released & ~ranks->all) == 0);
+  assert(ranks->merged.prefix <= ranks->merged.blocks);
+}
+
+#endif

@@ -19,6 +19,8 @@ kvf_ranks kvf_ranks_of(uint32_t ranks, uint64_t request_id, uint32_t blocks);
 kvf_status kvf_ranks_report(kvf_ranks *ranks, const kvf_report *report);
 kvf_status kvf_ranks_release(kvf_ranks *ranks, uint64_t mask);
 
+/* For kvf_core_check(). */
+void kvf_ranks_check(const kvf_ranks *ranks);
 bool kvf_ranks_have_reported(const kvf_ranks *ranks);
 /* Each has reported, or was released without a report. */
 bool kvf_ranks_are_in(const kvf_ranks *ranks);

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "core/check.h"
 #include "core/policy.h"
 #include "core/source.h"
+#include "core/states.h"
 
 /* ---- memory ---- */
 
@@ -46,10 +48,22 @@ static kvf_request *find(const kvf_requests *requests, uint64_t id)
   return request;
 }
 
+static const unsigned next_states[] = {
+    [KVF_REQUEST_OPEN] = KVF_BIT(KVF_REQUEST_LOADING) | KVF_BIT(KVF_REQUEST_DONE),
+    [KVF_REQUEST_LOADING] = KVF_BIT(KVF_REQUEST_DONE),
+    [KVF_REQUEST_DONE] = 0,
+};
+
+static void move(kvf_request *request, kvf_request_state next)
+{
+  kvf_check_move(next_states, request->state, next);
+  request->state = next;
+}
+
 /* It lets go of its leases. */
 static void finish(kvf_requests *requests, uint64_t now_ns, kvf_request *request, kvf_finish_kind kind)
 {
-  request->state = KVF_REQUEST_DONE;
+  move(request, KVF_REQUEST_DONE);
   kvf_wheel_disarm(&requests->context->wheel, &request->timer);
   kvf_attachments_leave(&requests->attachments, now_ns, request->attachment, &request->member, kind);
   request->attachment = NULL;
@@ -165,12 +179,14 @@ static void set_deadline(kvf_requests *requests, kvf_request *request, uint64_t 
 
 static void start_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  assert(request->state == KVF_REQUEST_OPEN && !request->waits);
   request->waits = true;
   set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns));
 }
 
 static void stop_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
+  assert(request->state == KVF_REQUEST_OPEN && request->waits);
   request->waits = false;
   request->left_ns = request->until_ns > now_ns ? request->until_ns - now_ns : 0;
   kvf_wheel_disarm(&requests->context->wheel, &request->timer);
@@ -209,7 +225,7 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   if (request->waits) {
     stop_waiting(requests, now_ns, request);
   }
-  request->state = KVF_REQUEST_LOADING;
+  move(request, KVF_REQUEST_LOADING);
   const uint64_t release_ns = kvf_ms_to_ns(requests->context->config.release_timeout_ms);
   set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns + release_ns));
   return KVF_OK;
@@ -225,6 +241,7 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   uint32_t recompute_tokens = kvf_policy_recompute_tokens(&input);
   input.budget_wait_ns = kvf_budget_wait_ns(&requests->budget, now_ns, recompute_tokens);
   kvf_verdict verdict = kvf_policy_decide(&input);
+  assert(verdict.action != KVF_ACTION_USE || verdict.recompute_tokens == 0);
   requests->counters.verdicts[verdict.action]++;
   if (verdict.action == KVF_ACTION_RECOMPUTE) {
     (void)kvf_budget_take(&requests->budget, now_ns, verdict.recompute_tokens);
@@ -236,6 +253,8 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   const kvf_attachment *attachment = request->attachment;
+  assert(request->state != KVF_REQUEST_DONE && !request->verdict_pending);
+  assert(kvf_ranks_have_reported(&request->own) || request->own.merged.prefix == 0);
   if (attachment->crowded && request->own.merged.status == KVF_LEASE_EXPIRED) {
     request->own.merged.status = KVF_LEASE_CROWDED; /* that is why the lease ended without it */
   }
@@ -429,3 +448,41 @@ bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out)
   review(requests, request);
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_request(const kvf_requests *requests, const kvf_request *request)
+{
+  const bool is_done = request->state == KVF_REQUEST_DONE;
+  const bool is_loading = request->state == KVF_REQUEST_LOADING;
+  assert(request->id < requests->next_id && request->own.merged.request_id == request->id);
+  assert((request->attachment == NULL) == is_done);
+  assert(kvf_list_is_linked(&request->member) == !is_done);
+  assert(kvf_timer_is_armed(&request->timer) == (is_loading || (!is_done && request->waits)));
+  assert(is_done || request->begun == is_loading);
+  assert(!is_loading || !request->waits);
+  assert(!request->verdict_pending || is_done);
+  assert(!is_done || request->verdict_pending || (request->begun && !request->released_given));
+  assert(kvf_list_is_linked(&request->event) == (next_kind(request) != NOTHING));
+  assert(!request->released_given && (!request->stuck_given || request->own.stuck));
+  assert(is_done || request->attachment->lost == KVF_OK || is_loading);
+  kvf_ranks_check(&request->own);
+}
+
+uint32_t kvf_requests_check(const kvf_requests *requests)
+{
+  uint32_t events = 0;
+  uint32_t members = 0;
+  uint32_t holds = 0;
+  for (const kvf_request *request = requests->by_id; request != NULL; request = request->by_id.next) {
+    check_request(requests, request);
+    events += kvf_list_is_linked(&request->event);
+    members += request->attachment != NULL;
+  }
+  assert(events == kvf_check_list(&requests->events));
+  assert(members == kvf_attachments_check(&requests->attachments, &holds));
+  assert(HASH_CNT(by_id, requests->by_id) <= KVF_REQUESTS_MAX);
+  return holds;
+}
+
+#endif

@@ -97,6 +97,9 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns);
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
 
+/* For kvf_core_check(). Returns how many holds of peers its attachments have. */
+uint32_t kvf_requests_check(const kvf_requests *requests);
+
 KVF_MUST_USE bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out);
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
+#include "core/states.h"
 #include "kvferry/kvferry.h"
 #include "wire/lease_message.h"
 #include "wire/ping_message.h"
@@ -16,6 +18,18 @@ void kvf_sessions_init(kvf_sessions *sessions, kvf_context *context, const kvf_p
   kvf_crowd_init(&sessions->unproven);
   kvf_crowd_init(&sessions->open);
   sessions->check_budget.tokens_per_s = KVF_CHECK_BYTES_PER_S;
+}
+
+static const unsigned next_states[] = {
+    [KVF_SESSION_WAIT_HELLO] = KVF_BIT(KVF_SESSION_WAIT_PROOF),
+    [KVF_SESSION_WAIT_PROOF] = KVF_BIT(KVF_SESSION_OPEN),
+    [KVF_SESSION_OPEN] = 0,
+};
+
+static void move(kvf_session *session, kvf_session_state next)
+{
+  kvf_check_move(next_states, session->state, next);
+  session->state = next;
 }
 
 static void end_session(kvf_sessions *sessions, kvf_session *session)
@@ -81,6 +95,7 @@ static void make_room(kvf_sessions *sessions, uint64_t now_ns, const kvf_crowd *
     log_end(sessions, &victim->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN, why);
     end_session(sessions, victim);
   }
+  assert(crowd->count < most);
 }
 
 kvf_status kvf_sessions_accept(kvf_sessions *sessions, uint64_t now_ns, kvf_address address, uint64_t *conn_id)
@@ -133,6 +148,7 @@ void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_ad
 static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, kvf_status status,
                    const char *message)
 {
+  assert(status != KVF_OK);
   kvf_refused refused = {.status = status};
   sessions->counters.refused_key += status == KVF_HANDSHAKE_REFUSED;
   sessions->counters.refused_incompatible += status == KVF_INCOMPATIBLE;
@@ -151,6 +167,7 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 /* False if there is no memory for it. */
 static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
+  assert(session->shared != NULL && session->hello_bytes > 0);
   kvf_context *context = sessions->context;
   kvf_challenge challenge = {.version = session->version, .server = context->self.incarnation};
   size_t *bytes = &session->challenge_bytes;
@@ -204,13 +221,14 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     end_session(sessions, session);
     return;
   }
-  session->state = KVF_SESSION_WAIT_PROOF;
+  move(session, KVF_SESSION_WAIT_PROOF);
   kvf_crowd_move(&sessions->unproven, &session->place, KVF_CROWD_KNOWN);
 }
 
 /* False if there is no memory for it. */
 static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns)
 {
+  assert(session->state == KVF_SESSION_WAIT_PROOF);
   kvf_context *context = sessions->context;
   const kvf_host host = kvf_address_host(&session->address);
   make_room(sessions, now_ns, &sessions->open, context->config.connections_max,
@@ -225,7 +243,7 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
     return false;
   }
   kvf_crowd_leave(&sessions->unproven, &session->place);
-  session->state = KVF_SESSION_OPEN;
+  move(session, KVF_SESSION_OPEN);
   if (session->role != KVF_ROLE_CHECK &&
       memcmp(&session->client, &context->self.incarnation, sizeof(session->client)) != 0) {
     sessions->had_consumer = true;
@@ -263,6 +281,7 @@ static kvf_welcome welcome_for(const kvf_sessions *sessions, const kvf_session *
 /* False if there is no memory for it. */
 static bool send_welcome(const kvf_sessions *sessions, const kvf_session *session)
 {
+  assert(session->state == KVF_SESSION_OPEN);
   const kvf_welcome told = welcome_for(sessions, session);
   const size_t room = kvf_welcome_bytes_max(&told);
   size_t bytes = 0;
@@ -437,3 +456,49 @@ bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key
   *out = session->key;
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_session(const kvf_sessions *sessions, const kvf_session *session, bool is_open)
+{
+  const kvf_context *context = sessions->context;
+  assert(is_open == (session->state == KVF_SESSION_OPEN));
+  assert(session->conn->session == session && !session->conn->hanging_up);
+  assert(session->conn->is_trusted == is_open);
+  assert(kvf_timer_is_armed(&session->timer));
+  assert(is_open || (session->place.stage == KVF_CROWD_KNOWN) == (session->state == KVF_SESSION_WAIT_PROOF));
+  if (session->state != KVF_SESSION_WAIT_HELLO) {
+    assert(session->shared == &context->self.key || session->shared == &context->self.other_key);
+    assert(session->hello_bytes > 0 && session->challenge_bytes > 0);
+    assert(session->version >= KVF_PROTOCOL_VERSION_MIN && session->version <= KVF_PROTOCOL_VERSION);
+  }
+}
+
+static void check_crowd(const kvf_sessions *sessions, const kvf_crowd *crowd)
+{
+  uint32_t count = 0;
+  for (const kvf_list *at = crowd->groups.next; at != &crowd->groups; at = at->next) {
+    const kvf_crowd_group *group = KVF_CONTAINER_OF(at, kvf_crowd_group, in_crowd);
+    for (unsigned stage = 0; stage < KVF_CROWD_STAGES; stage++) {
+      const kvf_list *members = &group->members[stage];
+      for (const kvf_list *node = members->next; node != members; node = node->next, count++) {
+        const kvf_crowd_member *member = KVF_CONTAINER_OF(node, kvf_crowd_member, in_group);
+        assert(member->group == group && member->stage == (kvf_crowd_stage)stage);
+        check_session(sessions, KVF_CONTAINER_OF(member, kvf_session, place), crowd == &sessions->open);
+      }
+    }
+  }
+  assert(count == crowd->count);
+}
+
+uint32_t kvf_sessions_check(const kvf_sessions *sessions)
+{
+  const uint32_t most = sessions->context->config.connections_max;
+  check_crowd(sessions, &sessions->open);
+  check_crowd(sessions, &sessions->unproven);
+  assert(sessions->open.count == HASH_CNT(by_id, sessions->by_id));
+  assert(sessions->open.count <= most && sessions->unproven.count <= most / KVF_SESSIONS_UNPROVEN_SHARE + 1);
+  return sessions->open.count + sessions->unproven.count;
+}
+
+#endif

@@ -101,6 +101,9 @@ void kvf_session_on_timer(kvf_sessions *sessions, kvf_session *session, uint64_t
 /* More waits to be sent to its peer than may. The session is as it was: its connection is about to be closed. */
 void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, uint64_t now_ns);
 
+/* For kvf_core_check(). Returns how many there are. */
+uint32_t kvf_sessions_check(const kvf_sessions *sessions);
+
 /* The key of an open session, for the data connections of its peer: false if there is none, or it only checks. */
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out);
 

@@ -96,6 +96,7 @@ kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, const kvf_so
       good->digests[good->count++] = all->digests[i];
     }
   }
+  assert(good->count <= all->count);
   if (good->count == 0) {
     refuse(context, now_ns, status[0], 0, why[0]);
     return status[0];
@@ -139,6 +140,7 @@ static uint32_t list_replicated(const kvf_sources *sources, const kvf_pool *pool
 kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_pool *pool, const kvf_blocks *destination,
                              kvf_attempts **out)
 {
+  assert(sources->count > 0 && sources->count <= KVF_SOURCES_MAX);
   const uint32_t count = sources->count;
   const size_t positions = (size_t)kvf_ticket_all_positions(sources->tickets[0]); /* and so the destination's */
   kvf_attempts made = {.sources = count, .next = 1};
@@ -178,6 +180,7 @@ kvf_attempt kvf_attempts_next(kvf_attempts *attempts)
   const uint32_t next = attempts->next++;
   const bool again = next >= attempts->sources;
   const uint32_t i = again ? attempts->replicated[next - attempts->sources] : next;
+  assert(i < attempts->sources);
   return (kvf_attempt){&attempts->tickets[i], attempts->digests[i], again};
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "base/time.h"
+#include "core/check.h"
 #include "wire/find_message.h"
 #include "wire/ticket.h"
 
@@ -27,6 +28,7 @@ static void end_ask(kvf_finds *finds, uint64_t now_ns, kvf_find_ask *ask)
     kvf_list_remove(&ask->link);
     kvf_peers_release(finds->guest->peers, now_ns, ask->peer);
     ask->peer = NULL;
+    assert(ask->find->waiting > 0);
     ask->find->waiting--;
   }
 }
@@ -379,3 +381,46 @@ bool kvf_finds_next_event(kvf_finds *finds, uint64_t now_ns, kvf_event *out)
   }
   return true;
 }
+
+#ifndef NDEBUG
+
+static void check_ask(const kvf_find_ask *ask)
+{
+  const kvf_peer *peer = ask->peer;
+  assert(kvf_list_is_linked(&ask->link) == (peer != NULL));
+  assert(ask->tries <= KVF_FIND_TRIES_MAX);
+  if (peer != NULL) {
+    assert(peer->users > 0 && peer->guest.in_flight <= KVF_FINDS_IN_FLIGHT_MAX);
+    assert(kvf_check_list(&peer->guest.asked) <= peer->guest.in_flight || (peer->pending & 1u << KVF_PEER_CLOSED) != 0);
+  }
+}
+
+static void check_find(const kvf_find *find)
+{
+  uint32_t waiting = 0;
+  for (uint32_t i = 0; i < find->asks_count; i++) {
+    check_ask(&find->asks[i]);
+    waiting += find->asks[i].peer != NULL;
+  }
+  assert(waiting == find->waiting);
+  assert((waiting > 0) == (find->state == KVF_FIND_ASKING));
+  assert(kvf_list_is_linked(&find->event) == (find->state == KVF_FIND_DECIDED));
+  assert(kvf_timer_is_armed(&find->timer) == (find->state != KVF_FIND_DECIDED));
+  assert((find->text != NULL) == (find->state != KVF_FIND_ASKING && find->status == KVF_OK));
+}
+
+uint32_t kvf_finds_check(const kvf_finds *finds)
+{
+  uint32_t events = 0;
+  uint32_t holds = 0;
+  for (const kvf_find *find = finds->by_id; find != NULL; find = find->by_id.next) {
+    check_find(find);
+    events += kvf_list_is_linked(&find->event);
+    holds += find->waiting;
+  }
+  assert(events == kvf_check_list(&finds->guest->events));
+  assert(HASH_CNT(by_id, finds->by_id) <= KVF_FINDS_MAX);
+  return holds;
+}
+
+#endif

@@ -91,6 +91,9 @@ KVF_MUST_USE kvf_status kvf_finds_on_found(kvf_finds *finds, uint64_t now_ns, kv
                                            size_t body_bytes);
 void kvf_finds_on_timer(kvf_finds *finds, uint64_t now_ns, kvf_find *find);
 
+/* For kvf_core_check(). Returns how many holds of peers they have. */
+uint32_t kvf_finds_check(const kvf_finds *finds);
+
 KVF_MUST_USE bool kvf_finds_next_event(kvf_finds *finds, uint64_t now_ns, kvf_event *out);
 
 #endif

@@ -101,6 +101,18 @@ static bool next_event(kvf_guest *guest, uint64_t now_ns, kvf_event *out)
   return kvf_finds_next_event(&finder_of(guest)->finds, now_ns, out);
 }
 
+static uint32_t check(const kvf_guest *guest)
+{
+#ifdef NDEBUG
+  (void)guest;
+  return 0;
+#else
+  const kvf_finder *finder = KVF_CONTAINER_OF(guest, const kvf_finder, guest);
+  kvf_offers_check(&finder->offers);
+  return kvf_finds_check(&finder->finds);
+#endif
+}
+
 static void leave(kvf_guest *guest)
 {
   kvf_finds_free(&finder_of(guest)->finds);
@@ -117,6 +129,7 @@ void kvf_finder_init(kvf_finder *finder, kvf_core *core)
                                    .on_timer = on_timer,
                                    .on_lease_ended = on_lease_ended,
                                    .next_event = next_event,
+                                   .check = check,
                                    .leave = leave}};
   kvf_core_invite(core, &finder->guest);
   kvf_offers_init(&finder->offers, finder->guest.context, finder->guest.leases);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/check.h"
+
 _Static_assert(sizeof(kvf_asker) == sizeof(kvf_incarnation) + sizeof(uint64_t) + KVF_HASH_BYTES, "no padding");
 
 void kvf_offers_init(kvf_offers *offers, kvf_context *context, const kvf_lease_table *leases)
@@ -193,3 +195,32 @@ void kvf_offers_lease_ended(kvf_offers *offers, uint32_t slot)
     drop(offers, offer);
   }
 }
+
+#ifndef NDEBUG
+
+void kvf_offers_check(const kvf_offers *offers)
+{
+  size_t bytes = 0;
+  uint32_t given = 0;
+  uint32_t entries = 0;
+  uint32_t listed = 0;
+  for (const kvf_offer *offer = offers->by_slot; offer != NULL; offer = offer->by_slot.next) {
+    for (uint32_t i = 0; i < KVF_OFFER_ENTRIES_MAX; i++) {
+      const bool is_in = i < offers->context->self.macs_count && !offer->is_given;
+      assert((offer->entries[i].bucket != NULL) == is_in && kvf_list_is_linked(&offer->entries[i].link) == is_in);
+      entries += is_in;
+    }
+    assert(offer->slot == offer->lease.slot);
+    given += offer->is_given;
+    bytes += offer->text_bytes;
+  }
+  for (const kvf_bucket *bucket = offers->buckets; bucket != NULL; bucket = bucket->by_key.next) {
+    assert(!kvf_list_is_empty(&bucket->entries));
+    listed += kvf_check_list(&bucket->entries);
+  }
+  assert(entries == listed);
+  assert(given == HASH_CNT(by_asker, offers->by_asker) && given <= offers->counters.given);
+  assert(bytes == offers->bytes && bytes <= KVF_OFFERS_BYTES_MAX);
+}
+
+#endif

@@ -82,6 +82,9 @@ KVF_MUST_USE kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, cons
 /* The offer that this asker is given, or was given before; NULL: there is none. Good until the next call. */
 const kvf_offer *kvf_offers_take(kvf_offers *offers, uint64_t now_ns, const kvf_asker *asker);
 
+/* For kvf_core_check(). */
+void kvf_offers_check(const kvf_offers *offers);
+
 /* The lease that is in this slot has ended: with it goes its offer, if there is one. */
 void kvf_offers_lease_ended(kvf_offers *offers, uint32_t slot);
 

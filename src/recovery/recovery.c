@@ -8,6 +8,7 @@
 #include "base/bitmap.h"
 #include "core/ranks.h"
 #include "kvferry/recovery.h"
+#include "recovery/check.h"
 #include "wire/ticket.h"
 
 typedef struct kvf_recovery_entry {
@@ -588,3 +589,56 @@ kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, ui
   review(recovery, entry);
   return status;
 }
+
+#ifdef NDEBUG
+
+void kvf_recovery_check(const kvf_recovery *recovery)
+{
+  (void)recovery;
+}
+
+#else
+
+/* An entry that is in use. Returns how many blocks it owns. */
+static uint32_t check_entry(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
+{
+  const uint32_t index = index_of(recovery, entry);
+  uint32_t owned = 0;
+  for (uint32_t i = entry->first_block; i != 0; i = recovery->blocks[i - 1].next, owned++) {
+    assert(recovery->blocks[i - 1].owner == index + 1);
+    assert(recovery->blocks[i - 1].position < group_blocks_of(recovery, entry));
+  }
+  kvf_ranks_check(&entry->ranks);
+  assert(find(recovery, entry->request_id) == entry);
+  assert(kvf_bitmap_get(recovery->due.bits, index) == (next_kind(recovery, entry) != NOTHING));
+  assert(entry->error_block == 0 || entry->decided != NOTHING);
+  assert(!entry->released || kvf_ranks_are_released(&entry->ranks));
+  assert(!entry->released || !entry->ended);
+  assert(entry->kept <= group_blocks_of(recovery, entry));
+  return owned;
+}
+
+void kvf_recovery_check(const kvf_recovery *recovery)
+{
+  const kvf_recovery_set *const sets[] = {&recovery->free_entries, &recovery->due, &recovery->errors};
+  uint32_t counts[3] = {0};
+  uint32_t loading = 0;
+  uint32_t owned = 0;
+  for (uint32_t i = 0; i < recovery->options.requests_max; i++) {
+    const bool is_free = kvf_bitmap_get(recovery->free_entries.bits, i);
+    for (unsigned k = 0; k < 3; k++) {
+      counts[k] += kvf_bitmap_get(sets[k]->bits, i);
+      assert(!is_free || k == 0 || !kvf_bitmap_get(sets[k]->bits, i));
+    }
+    owned += is_free ? 0 : check_entry(recovery, &recovery->entries[i]);
+    loading += !is_free && !recovery->entries[i].released;
+  }
+  for (uint32_t i = 0; i < recovery->group_first[recovery->options.groups]; i++) {
+    owned -= recovery->blocks[i].owner != 0;
+  }
+  assert(owned == 0);
+  assert(counts[0] == sets[0]->count && counts[1] == sets[1]->count && counts[2] == sets[2]->count);
+  assert(recovery->stats.open == recovery->options.requests_max - counts[0] && recovery->stats.loading == loading);
+}
+
+#endif

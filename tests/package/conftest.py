@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "dev"))
 
+MESON = Path(sys.executable).parent / "meson"
 COMMANDS = ("vllm", "vllm-router")
 
 
@@ -75,13 +75,20 @@ def vllm_venv(bare_venv: Venv) -> Venv:
     return bare_venv
 
 
+@pytest.fixture(scope="session")
+def default_build() -> Path:
+    """With the options of who only installs it; the benchmarks install nothing."""
+    build = ROOT / "build-install"
+    if not (build / "build.ninja").exists():
+        run(MESON, "setup", build, ROOT, "-Dbench=false")
+    run(MESON, "compile", "-C", build)
+    return build
+
+
 @pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
+def installed(tmp_path: Path, default_build: Path) -> dict[str, str]:
     """An environment in which the C library is installed, in a folder of the test's own."""
-    build = ROOT / "build"
-    assert (build / "build.ninja").exists(), "./dev test --quick makes it"
-    run(shutil.which("meson", path=str(Path(sys.executable).parent)), "install", "-C", build, "--no-rebuild", "--quiet",
-        env=os.environ | {"DESTDIR": str(tmp_path)})
+    run(MESON, "install", "-C", default_build, "--no-rebuild", "--quiet", env=os.environ | {"DESTDIR": str(tmp_path)})
     pc = next(tmp_path.rglob("kvferry.pc"))
     return os.environ | {"PKG_CONFIG_SYSROOT_DIR": str(tmp_path), "LD_LIBRARY_PATH": str(pc.parents[1]),
                          "PKG_CONFIG_LIBDIR": str(pc.parent)}  # nothing else is there: it needs nothing else

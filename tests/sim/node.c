@@ -77,6 +77,7 @@ void sim_node_leave(sim_world *world, sim_node *node)
              engine->life);
   }
   arm(world, node);
+  kvf_core_check(&node->core, world->checks_all);
   allocation_spare(true);
 }
 

@@ -2,6 +2,7 @@
  * or one on each rank, which hears in every step what is new on all ranks, each in an order of its own. */
 #include <string.h>
 
+#include "recovery/check.h"
 #include "world.h"
 
 #define STEP_NS SIM_MS
@@ -216,6 +217,13 @@ static void each_parked(sim_world *world, uint32_t engine, void (*what)(sim_worl
   }
 }
 
+static void check_tables(const sim_world *world, const sim_scheduler *scheduler)
+{
+  for (uint32_t table = 0; world->checks_all && table < scheduler->tables_count; table++) {
+    kvf_recovery_check(scheduler->tables[table]);
+  }
+}
+
 static void on_step(sim_world *world, const sim_event *event)
 {
   sim_scheduler *scheduler = &world->schedulers[event->a];
@@ -228,9 +236,11 @@ static void on_step(sim_world *world, const sim_event *event)
   if (scheduler->way == SIM_WAY_EACH) {
     exchange(world, scheduler);
   }
+  check_tables(world, scheduler);
   if (!all_say_the_same(world, event->a, &count)) {
     return;
   }
+  check_tables(world, scheduler);
   for (uint32_t i = 0; i < count && !world->failed; i++) {
     sim_job *job = job_that_is_meant(world, event->a, said[0][i].user, said[0][i].request_id);
     if (job != NULL) {
@@ -243,4 +253,5 @@ static void on_step(sim_world *world, const sim_event *event)
     sim_scheduler_act(world, &world->jobs[said[0][i].user], &said[0][i]);
   }
   each_parked(world, event->a, sim_scheduler_advance);
+  check_tables(world, scheduler);
 }

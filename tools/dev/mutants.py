@@ -71,7 +71,7 @@ def patch(mutant: Mutant, folder: Path, *options: str) -> None:
 def build(folder: Path, programs: list[str]) -> None:
     """Programs are paths in the folder, below build/."""
     if not (folder / BUILD_NINJA).exists():
-        subprocess.run(["meson", "setup", "build", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
+        subprocess.run(["meson", "setup", "build", "-Dtests=true", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
                        cwd=folder, check=True, capture_output=True)
     targets = [program.removeprefix("build/") for program in programs]
     done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,

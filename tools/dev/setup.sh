@@ -301,12 +301,12 @@ setup_peers() {
     "installing NIXL, Mooncake and UCX beside .venv (0.5 GB, half a minute)" install_peers
 }
 
-# configure_c FOLDER MESON-OPTION…: once.
+# configure_c FOLDER MESON-OPTION…: once, with the tests unless an option says otherwise.
 configure_c() {
   local folder=$1
   shift
   mkdir -p $CACHE/logs
-  [ -f "$folder/build.ninja" ] || .venv/bin/meson setup "$folder" "$@" >"$CACHE/logs/$folder.log" ||
+  [ -f "$folder/build.ninja" ] || .venv/bin/meson setup "$folder" -Dtests=true "$@" >"$CACHE/logs/$folder.log" ||
     { tail -n 20 "$CACHE/logs/$folder.log" >&2; rm -rf "$folder"; return 1; }
 }
 

@@ -13,7 +13,7 @@ TREE = WORK / "tree"
 PACK = ROOT / ".cache/gpu/c"
 VENV = ROOT / ".venv/bin"
 COPIED = ["include", "src", "tests", "bench", "tools", "meson.build", "meson_options.txt"]
-OPTIONS = ["--buildtype=debugoptimized", "-Dwerror=false", "-Dpython=false"]
+OPTIONS = ["-Dtests=true", "--buildtype=debugoptimized", "-Dwerror=false", "-Dpython=false"]
 COMPILERS_MAX = 8
 """At the same time: a virtual machine's memory may have to grow first."""
 PROBE = [f"bench/gpu/probe/{name}.c" for name in ("main", "one", "two")] + ["tests/cuda_kernels.c", "src/memory/cuda/kernels.c"]
