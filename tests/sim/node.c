@@ -63,6 +63,7 @@ void sim_node_leave(sim_world *world, sim_node *node)
   const sim_engine *engine = sim_engine_of(world, node->index);
   uint64_t now_ns = now_of(world, engine);
   kvf_effect effect;
+  node->core.unchecked = 0; /* it is below */
   while (!world->failed && kvf_core_next_effect(&node->core, now_ns, &effect)) {
     carry_out(world, node, &effect);
   }
