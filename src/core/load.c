@@ -187,7 +187,7 @@ static const unsigned next_states[] = {
 static void move(kvf_slice *slice, kvf_slice_state next)
 {
   assert(kvf_list_is_empty(&slice->flying) || next == SLICE_DRAINING || next == SLICE_STOPPED);
-  kvf_check_move(next_states, slice->state, next);
+  KVF_CHECK_MOVE(next_states, slice->state, next);
   slice->state = next;
 }
 
@@ -263,7 +263,7 @@ static const unsigned next_load_states[] = {
 
 static void move_load(kvf_open_load *load, kvf_load_state next)
 {
-  kvf_check_move(next_load_states, load->state, next);
+  KVF_CHECK_MOVE(next_load_states, load->state, next);
   load->state = next;
 }
 

@@ -34,13 +34,13 @@ static const unsigned next_link_states[] = {
 
 static void move(kvf_peer *peer, kvf_peer_state next)
 {
-  kvf_check_move(next_states, peer->state, next);
+  KVF_CHECK_MOVE(next_states, peer->state, next);
   peer->state = next;
 }
 
 static void move_link(kvf_peer_link *link, kvf_link_state next)
 {
-  kvf_check_move(next_link_states, link->state, next);
+  KVF_CHECK_MOVE(next_link_states, link->state, next);
   link->state = next;
 }
 

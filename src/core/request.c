@@ -56,7 +56,7 @@ static const unsigned next_states[] = {
 
 static void move(kvf_request *request, kvf_request_state next)
 {
-  kvf_check_move(next_states, request->state, next);
+  KVF_CHECK_MOVE(next_states, request->state, next);
   request->state = next;
 }
 

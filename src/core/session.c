@@ -28,7 +28,7 @@ static const unsigned next_states[] = {
 
 static void move(kvf_session *session, kvf_session_state next)
 {
-  kvf_check_move(next_states, session->state, next);
+  KVF_CHECK_MOVE(next_states, session->state, next);
   session->state = next;
 }
 
