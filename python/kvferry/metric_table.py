@@ -102,8 +102,8 @@ PER_LINK = ("peer", "node", "link", "path")
 """The last is the old name of the one before, with the same values, for one release."""
 
 PEER_GAUGES = (
-    Metric("peer_breaker", "Its circuit breakers: 0 closed, 1 half open (being probed), 2 open.", ("breaker",), PER_LINK),
-    Metric("peer_up", "Whether the link to it is connected.", ("up",), PER_LINK),
+    Metric("peer_breaker", "Its circuit breakers: 0 closed, 1 half open (being probed), 2 open. `path` is the old name of `link`, and goes with the next release.", ("breaker",), PER_LINK),
+    Metric("peer_up", "Whether the link to it is connected. `path` is the old name of `link`, and goes with the next release.", ("up",), PER_LINK),
     Metric("peer_reads_in_flight", "Reads from it that have not ended.", ("reads_in_flight",), ("peer", "node")),
     Metric("peer_last_failure_timestamp_seconds", "When a load or connection last failed there, and why.",
            ("last_failure",), ("peer", "reason")),

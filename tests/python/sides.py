@@ -165,7 +165,7 @@ class Sides:
                       if isinstance(value, (dict, list, set)) and value and name not in REMEMBERED}
         for side in self.workers:
             if not side._report.is_empty():
-                found["news"] = side._report
+                found["report"] = side._report
         for node in (self.scheduler._node, *(side._node for side in self.workers)):
             found |= {name: value for name, _, value, is_gauge in node.stats()
                       if is_gauge and value and name not in KEPT}

@@ -141,7 +141,7 @@ def test_an_answer_that_does_not_end(serve: Serve, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_peers_are_called_does_not_steer_the_terminal(serve: Serve) -> None:
-    line = b'kvferry_peer_breaker{engine="0",peer="\x1b]0;evil\x07[red]",node="rank 0",path="tcp"} 7\n'
+    line = b'kvferry_peer_breaker{engine="0",peer="\x1b]0;evil\x07[red]",node="rank 0",link="tcp",path="tcp"} 7\n'
     _, shown = once(serve(line))
     assert "\x1b" not in shown and "?]0;evil?[red]" in shown and "tcp:open" in shown
 

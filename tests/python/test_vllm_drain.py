@@ -504,8 +504,8 @@ def test_a_stuck_load_is_not_ready_until_it_is_over(sides: Sides, monkeypatch: p
 
 
 def test_many_peers_in_trouble_are_no_trouble(sides: Sides, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = SimpleNamespace(name="control", breaker="open", cause="peer_down")
-    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", links=[path]) for i in range(4096)]
+    link = SimpleNamespace(name="control", breaker="open", cause="peer_down")
+    peers = [SimpleNamespace(address=f"10.0.{i // 256}.{i % 256}:7000", links=[link]) for i in range(4096)]
     with monkeypatch.context() as patch:
         patch.setattr(sides.scheduler, "_node", SimpleNamespace(peers=lambda: peers))
         state = state_of(sides)

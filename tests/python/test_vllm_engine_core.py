@@ -181,9 +181,12 @@ def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch, name: 
     engine.shutdown_state = SimpleNamespace(name="RUNNING")
     ranks: list[list[bytes]] = []
     engine.side._node.set_ranks, engine.side.joined = ranks.append, False
+    content = engine.side.content
+    content.knows_calls, content._keep_weights = False, set()
     for _ in range(2):
         wrapped(name, engine, *args)
     assert ranks == [[b"address 0", b"address 1"]]
+    assert content.knows_calls and content.keeps_weights("profile")
 
 
 def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from fakes import (  # noqa: E402
     vllm_config,
     vllm_scheduler,
 )
-from kvferry import _kvferry, vllm_plugin  # noqa: E402
+from kvferry import _kvferry, vllm_entry, vllm_plugin  # noqa: E402
 from kvferry.engine.log import logger  # noqa: E402
 from kvferry.vllm import KVFerryConnector, config, scheduler, worker  # noqa: E402
 from kvferry.vllm.metrics import Stats  # noqa: E402
@@ -326,9 +326,9 @@ def test_two_that_give_tickets_do_not_start(children: tuple[dict[str, Any], ...]
 
 @pytest.mark.parametrize("children", [(OWN, OTHER), (OTHER, AS_NIXL)])
 def test_one_is_found_among_others(children: tuple[dict[str, Any], ...]) -> None:
-    own = vllm_plugin.own_config(transfer(*children))
+    own = vllm_entry.own_config(transfer(*children))
     assert own is not None and own["kv_connector"] in ("KVFerryConnector", "NixlConnector")
-    assert vllm_plugin.own_config(transfer(OTHER, {"kv_connector": "NixlConnector", "kv_role": "kv_both"})) is None
+    assert vllm_entry.own_config(transfer(OTHER, {"kv_connector": "NixlConnector", "kv_role": "kv_both"})) is None
 
 
 # ---- beside OffloadingConnector ----

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
-from kvferry import vllm_plugin
+from kvferry import vllm_entry, vllm_plugin
 from kvferry.vllm import KVErrors, KVFerryConnector, contract
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -73,7 +73,7 @@ def test_under_the_name_of_nixl(registry: dict[str, object]) -> None:
     assert found is KVFerryConnector and found.__name__ == "KVFerryConnector"
     assert registry["NixlConnector"] is nixl
     assert KVConnectorFactory.get_connector_class_by_name(found.__name__) is found
-    assert vllm_plugin.own_config(as_nixl) is not None
+    assert vllm_entry.own_config(as_nixl) is not None
 
 
 # ---- what clients of an API server hear, without --middleware ----

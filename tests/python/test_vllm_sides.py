@@ -159,7 +159,7 @@ def test_ends_and_aborts_come_before_the_forward(rank: tuple[FakeNode, worker.Wo
     assert node.calls == [("lease_end", b"lease"), ("load_abort", 5)]
 
 
-def test_only_last_words_are_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
+def test_only_what_has_finished_is_told_to_vllm(rank: tuple[FakeNode, worker.Worker]) -> None:
     connector = SimpleNamespace(_orders=StepMetadata(finished=["a"]), _worker=rank[1])
     assert KVFerryConnector.get_finished(connector, set()) == ({"a"}, None)
 

@@ -31,7 +31,6 @@ from kvferry.trtllm.identity import Model, Prompts, identity_fields  # noqa: E40
 BLOCK_TOKENS = 4
 BLOCKS = 64
 HOLD_MS = 3000
-WAIT_S = 10.0
 MODEL = {"num_hidden_layers": 2, "num_key_value_heads": 4, "num_attention_heads": 4, "head_dim": 2, "hidden_size": 8}
 SETTINGS = {"weights_id": "toy", "staging_bytes": 1 << 20}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the unit tests of src/base, src/wire, src/plan, src/core, src/find and src/recovery, the inputs of the decoders and
-# the simulator reach of all of them but src/base. They are built apart: counted branches, nothing optimised, no assertions (a branch that must not
-# happen is none).
+# What the unit tests of the layers that decide, the inputs of the decoders and the simulator reach of src/core, src/find,
+# src/plan, src/recovery and src/wire. They are built apart: counted branches, nothing optimised, no assertions (a branch
+# that must not happen is none).
 set -euo pipefail
 . tools/dev/common.sh
 . tools/dev/setup.sh

@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
 def suites_of(folder: Path) -> list[Suite]:
     build(folder, [BUILD_NINJA])
     listed = json.loads(subprocess.run(["meson", "introspect", "--tests", "build"], cwd=folder, check=True,
-                                       capture_output=True, text=True).stdout)
+                                       capture_output=True, text=True, env=WITH_TOOLS).stdout)
     return [suite_of(test) for test in listed if "kvferry:tidy" not in test["suite"]]
 
 

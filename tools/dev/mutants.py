@@ -10,6 +10,7 @@ packages: this program builds one for each of these.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,8 @@ PATCHES = ROOT / "tests/mutants"
 TREE = ROOT / ".cache/mutants/tree"
 PACKAGES = ROOT / ".cache/mutants/packages"
 BUILD_NINJA = "build/build.ninja"
+WITH_TOOLS = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+"""meson and ninja are beside this Python."""
 WHOLE = {"engine", "hosts"}
 """Tests that take a package with the bug."""
 
@@ -72,10 +75,10 @@ def build(folder: Path, programs: list[str]) -> None:
     """Programs are paths in the folder, below build/."""
     if not (folder / BUILD_NINJA).exists():
         subprocess.run(["meson", "setup", "build", "-Dtests=true", "-Dbench=false", "-Dwerror=false", "--buildtype=debugoptimized"],
-                       cwd=folder, check=True, capture_output=True)
+                       cwd=folder, check=True, capture_output=True, env=WITH_TOOLS)
     targets = [program.removeprefix("build/") for program in programs]
     done = subprocess.run(["ninja", "-C", "build", "--quiet", *targets], cwd=folder, capture_output=True,
-                          text=True, check=False)
+                          text=True, check=False, env=WITH_TOOLS)
     if done.returncode != 0:
         raise MutantError(f"it does not compile, status {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
 

@@ -322,7 +322,7 @@ build_chaos() {
   configure_c build && .venv/bin/ninja -C build --quiet tools/chaos/libkvferry-chaos.so
 }
 
-# build_fake_cuda: likewise what stands for CUDA's driver.
+# build_fake_cuda: what stands for CUDA's driver, alone, where the tests build it too.
 build_fake_cuda() {
   configure_c build && .venv/bin/ninja -C build --quiet tests/fake_cuda/libcuda-fake.so
 }

@@ -178,7 +178,7 @@ part_gpu() {
 }
 
 part_coverage() {
-  step "coverage of src/wire, src/plan and src/core" - tools/dev/coverage.sh
+  step "coverage of core, find, plan, recovery and wire" - tools/dev/coverage.sh
 }
 
 part_engines() {

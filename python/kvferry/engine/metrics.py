@@ -59,7 +59,7 @@ Data = dict[str, Any]
 counters    {name: {reason: increase}}
 gauges      {name: {node: value}}
 histograms  {name: {bucket: [count, sum]}}, increases
-peers       {address: {"counters": as above, "gauges": {name: {node: {link: value}}}, "failures": {reason: time}}}
+peers       {address: {"counters": {name: {reason: increase}}, "gauges": {name: {node: {link: value}}}, "failures": {reason: time}}}
 gone        {node: [address]}: that it lists no more
 """
 
@@ -81,12 +81,12 @@ def merge_data(into: Data, other: Data) -> None:
         for bucket, (count, total) in buckets.items():
             old = known.get(bucket, (0, 0))
             known[bucket] = [old[0] + count, old[1] + total]
-    for address, news in other["peers"].items():
+    for address, increases in other["peers"].items():
         peer = peer_of(into, address)
-        add_counts(peer["counters"], news["counters"])
-        for name, nodes in news["gauges"].items():
+        add_counts(peer["counters"], increases["counters"])
+        for name, nodes in increases["gauges"].items():
             peer["gauges"].setdefault(name, {}).update(nodes)
-        for reason, at in news["failures"].items():
+        for reason, at in increases["failures"].items():
             peer["failures"][reason] = max(at, peer["failures"].get(reason, 0.0))
     for node, addresses in other["gone"].items():
         into["gone"].setdefault(node, []).extend(addresses)
@@ -263,19 +263,19 @@ class Prometheus:
                     # The mean of a bucket's values lies in that bucket.
                     for _ in range(count):
                         child.observe(total / count / divisor_of(name))
-        for address, news in data["peers"].items():
-            self._observe_peer(engine_idx, address, news)
+        for address, increases in data["peers"].items():
+            self._observe_peer(engine_idx, address, increases)
         for node, addresses in data["gone"].items():
             for address in addresses:
                 self._forget(engine_idx, node, address)
 
-    def _observe_peer(self, engine_idx: int, address: str, news: dict[str, Any]) -> None:
+    def _observe_peer(self, engine_idx: int, address: str, increases: dict[str, Any]) -> None:
         known = (engine_idx, address) in self._peers
         if not known and sum(index == engine_idx for index, _ in self._peers) >= PEER_LABELS_MAX:
             address = OTHER
         peer = self._peers.setdefault((engine_idx, address), Peer())
         engine = self._engines[engine_idx]
-        for name, reasons in news["counters"].items():
+        for name, reasons in increases["counters"].items():
             if name in self._peer_counters:
                 metric, prom = self._peer_counters[name]
                 for reason, increase in reasons.items():
@@ -283,7 +283,7 @@ class Prometheus:
                     peer.child(prom, [*engine, address, *label]).inc(increase)
         if address == OTHER:
             return  # of many peers there is no one state
-        gauges = [(name, node, link, value) for name, nodes in news["gauges"].items() for node, links in nodes.items()
+        gauges = [(name, node, link, value) for name, nodes in increases["gauges"].items() for node, links in nodes.items()
                   for link, value in links.items()]
         for name, node, link, value in gauges:
             peer.nodes.add(node)
@@ -291,7 +291,7 @@ class Prometheus:
                 metric, prom = self._peer_gauges[name]
                 label = [node, link, link] if metric.labels == PER_LINK else [node]
                 peer.child(prom, [*engine, address, *label]).set(value)
-        for reason, at in news["failures"].items():
+        for reason, at in increases["failures"].items():
             peer.child(self._peer_gauges["last_failure"][1], [*engine, address, reason]).set(at)
 
     def _forget(self, engine_idx: int, node: str, address: str) -> None:

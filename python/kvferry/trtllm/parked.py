@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kvferry.engine.consumer import Phase, RemotePrompt
 from kvferry.engine.messages import pack_blocks
 
+from .loader import FAILED, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 from .mailbox import Done
 from .messages import NO_BLOCK, Parked
-from .loader import FAILED, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node

@@ -17,10 +17,10 @@ from .config import Config
 from .finder import Finder
 from .identity import Model, Prompts, identity_fields
 from .layout import Pool
+from .loader import Loader
 from .mailbox import MALFORMED, Done, Mailbox
 from .messages import Between, Handover, Parked, Step
 from .names import SchedulerBase
-from .loader import Loader
 from .parked import Parking
 from .prefill import Producer
 from .staged import Staged

@@ -19,9 +19,9 @@ from kvferry import _kvferry
 from kvferry.engine.consumer import RemotePrompt
 from kvferry.engine.messages import pack_blocks
 
+from .loader import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 from .mailbox import Done
 from .messages import NO_BLOCK, Copy
-from .loader import FAILED, FULL, LATE, NOT_ASKED, REFUSED, SHORT, Loader, what_is_left
 
 if TYPE_CHECKING:
     from kvferry import Node

@@ -3,7 +3,7 @@
 All nodes of an engine must give the same fields, so they follow from the configuration alone, as it was before a model
 was loaded: loading may change it, and only in the process that loads. Neither vLLM's version nor the tensor-parallel
 size is among them: engines are upgraded one at a time, and may differ in size. What can change while an engine runs
-(its weights, a request's LoRA adapter) is in each prompt's identity instead: weights.py.
+(its weights, a request's LoRA adapter) is in each prompt's identity instead: prompts.py.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _positions(model: ModelConfig) -> str:
 def _groups(kv_cache_config: KVCacheConfig) -> str:
     """Which blocks of a prompt the groups keep: ids of one must not be taken for another's. No more than all layers of a group
     have in common: the scheduler's process knows one of them, and a stage of a pipeline some. What else pages have is in
-    the parts that ranks compare when they connect: layout.py."""
+    the parts that ranks compare when they connect: ../layout.py."""
     kinds: list[list[object]] = []
     for group in kv_cache_config.transfer_groups:
         spec = one_spec(group)

@@ -84,7 +84,7 @@ def begin_beside_load(vllm_config: VllmConfig, options: Mapping[str, Any]) -> No
 
 
 def weights_of(vllm_config: VllmConfig, options: Mapping[str, Any]) -> Weights:
-    """To be called when vLLM has loaded the model. ValueError: as above."""
+    """To be called when vLLM has loaded the model. ValueError: its name is none."""
     made = _begun.get(id(vllm_config.model_config))
     if made is None:
         made = _made(vllm_config, options)
