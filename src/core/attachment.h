@@ -24,7 +24,7 @@ typedef struct kvf_attachment_rank {
   kvf_peer *peer;
   uint32_t source;
   uint32_t finish_seq; /* of the first message that told it of the end; 0: none */
-  bool acked;          /* it has answered our finish, or must have expired the lease */
+  bool acked;          /* it has answered our finish */
   bool unreached;      /* it could not be reached when there was last something to tell it */
 } kvf_attachment_rank;
 

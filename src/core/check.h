@@ -1,4 +1,4 @@
-/* What is always true between two calls, as assertions: kvf_core_check(). Without assertions there is none of it. */
+/* What the checks of the machines (kvf_core_check()) have in common. */
 #ifndef KVF_CORE_CHECK_H
 #define KVF_CORE_CHECK_H
 

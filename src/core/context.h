@@ -86,8 +86,8 @@ KVF_MUST_USE kvf_status kvf_context_fields(const kvf_config *config, kvf_ticket_
 bool kvf_context_matches(const kvf_context *context, const kvf_identity_field *fields, uint32_t count,
                          char *difference);
 
-/* The same where there is only the ticket of a producer whose identity is not ours. The short hashes may hide the
- * difference, or tell another one: `difference` is for people. */
+/* As kvf_context_matches(), where there is only the ticket of a producer whose identity is not ours. The short hashes
+ * may hide the difference, or tell another one: `difference` is for people. */
 void kvf_context_name_difference(const kvf_context *context, const kvf_ticket *ticket,
                                  char difference[KVF_MESSAGE_BYTES_MAX]);
 

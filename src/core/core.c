@@ -775,8 +775,9 @@ void kvf_core_check(const kvf_core *core, bool costly)
 static void check_sometimes(kvf_core *core)
 {
   const uint32_t things = HASH_CNT(by_key, core->peers.by_key) + core->sessions.open.count +
-                          HASH_CNT(by_id, core->requests.by_id) + kvf_loads_open(&core->loads) +
-                          kvf_lease_slots_live(&core->slots);
+                          core->sessions.unproven.count + HASH_CNT(by_id, core->requests.by_id) +
+                          HASH_CNT(by_id, core->requests.attachments.by_id) + kvf_loads_open(&core->loads) +
+                          kvf_lease_slots_live(&core->slots) + core->leases.unreleased;
   if (core->unchecked++ >= 4 * things) {
     core->unchecked = 0;
     kvf_core_check(core, false);

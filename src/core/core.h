@@ -40,8 +40,8 @@ KVF_MUST_USE kvf_status kvf_core_create(const kvf_core_config *config, uint64_t 
 /* NULL is allowed. */
 void kvf_core_destroy(kvf_core *core);
 
-/* The same in memory of the caller's that does not move, for who knows its size (core_state.h): tests. On failure
- * nothing is to be freed. KVF_INVALID: the options. KVF_NO_MEMORY. */
+/* As kvf_core_create(), in memory of the caller's that does not move, for who knows its size (core_state.h): tests. On
+ * failure nothing is to be freed. KVF_INVALID: the options. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
 void kvf_core_free(kvf_core *core);
 
@@ -209,9 +209,9 @@ void kvf_core_on_complete(kvf_core *core, const kvf_lease *lease);
 /* What the load waited for has come. Without effect if that is another load's, or it is over. */
 void kvf_core_on_point(kvf_core *core, uint64_t request_id, uint64_t point);
 
-/* What is always true between two calls: each machine's lists against its counters and states, as assertions. `costly`:
- * what takes time in blocks and slots, too. Without assertions nothing happens. Debug builds look by themselves when
- * all effects have been taken. */
+/* What is always true once all effects have been taken: each machine's lists against its counters and states, as
+ * assertions. `costly`: what takes time in blocks and slots, too. Without assertions nothing happens. Debug builds look
+ * by themselves now and then, a large core less often. */
 void kvf_core_check(const kvf_core *core, bool costly);
 
 /* ---- time and events ---- */

@@ -22,8 +22,8 @@ struct kvf_guest {
   kvf_frame_type question;
   kvf_frame_type answer;
 
-  /* A question came over an open session of a node that may read. KVF_PROTOCOL: it is none. KVF_LIMIT: what it is to be
-   * answered does not fit the outbox. Any failure ends the session. */
+  /* A question came over an open session of a node that does not only check. KVF_PROTOCOL: it is none. KVF_LIMIT: what
+   * it is to be answered does not fit the outbox. Any failure ends the session. */
   kvf_status (*on_question)(kvf_guest *guest, uint64_t now_ns, kvf_session *session, const uint8_t *body,
                             size_t body_bytes);
   /* An answer came from a peer that is READY. Any failure ends its connection. */

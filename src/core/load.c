@@ -176,7 +176,7 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
 
 static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_WAIT_PATH] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED) | KVF_BIT(SLICE_DONE), /* of no bytes */
     [SLICE_READING] = KVF_BIT(SLICE_DRAINING) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DRAINING] = KVF_BIT(SLICE_BACKOFF) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
     [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_PATH) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
@@ -851,7 +851,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   load->bytes = 0;
   if (load->items_count == 0) {
     for (uint32_t i = 0; i < load->slices_count; i++) {
-      load->slices[i].state = SLICE_DONE;
+      move(&load->slices[i], SLICE_DONE);
     }
     decide(loads, now_ns, load, NULL, KVF_OK);
     return;

@@ -10,7 +10,7 @@
 #include "core/states.h"
 #include "wire/ping_message.h"
 
-/* How often to look whether one has to be dialled again. What keeps failing is the breakers' matter. */
+/* How often to look whether one has to be dialed again. What keeps failing is the breakers' matter. */
 #define KNOWN_LOOK_NS KVF_NS_PER_S
 #define STALE_DIALS_MAX 8 /* of a peer that registers other memory as fast as it is asked; then it is lying */
 

@@ -101,7 +101,7 @@ typedef struct kvf_peer_dialing {
 
 /* Its memory, as it was told last. */
 typedef struct kvf_peer_memory {
-  kvf_welcome *welcome; /* while READY on a rank node */
+  kvf_welcome *welcome; /* while READY */
   uint64_t generation;
   uint64_t given_up;    /* a generation that it has given up since it was told; 0: none */
   uint32_t stale_dials; /* links in a row that could not be made, since its memory was another one */
@@ -130,9 +130,9 @@ struct kvf_peer {
   const char *said_transport; /* the last that the log has named; NULL: none */
 
   /* Who holds it, waits for it, and is told of it. */
-  uint32_t users;     /* loads' slices, requests' ranks and finds */
+  uint32_t users;     /* loads' slices, requests' ranks, and a guest's */
   kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
-  kvf_peer_wait open; /* by requests and finds: kvf_peers_want_open() */
+  kvf_peer_wait open; /* by requests and a guest: kvf_peers_want_open() */
   kvf_list notice;    /* in kvf_peers.notices while it has a notice */
   uint32_t pending;   /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
   kvf_peer_slices slices;
@@ -218,14 +218,14 @@ void kvf_peers_free(kvf_peers *peers);
 /* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address,
                                           const kvf_incarnation *incarnation, kvf_peer **out);
-/* The same of a ticket's rank, which may have two addresses: one peer, by whichever of them it is known. */
+/* kvf_peers_acquire() of a ticket's rank, which may have two addresses: one peer, by whichever it is known. */
 KVF_MUST_USE kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank, kvf_peer **out);
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
 /* A load waits for a link: one LINK notice follows, perhaps at once. */
 void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
-/* A request or find waits for the control connection: one OPEN notice follows. Of a peer whose key names no incarnation
- * NAMED may come in its stead. */
+/* A request or a guest waits for the control connection: one OPEN notice follows. Of a peer whose key names no
+ * incarnation NAMED may come in its stead. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
  * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers

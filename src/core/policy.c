@@ -74,7 +74,6 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
       .keep_tokens = keep_tokens(input),
       .recompute_tokens = kvf_policy_recompute_tokens(input),
   };
-  assert(verdict.keep_tokens + verdict.recompute_tokens == input->tokens);
   if (is_complete(input)) {
     /* Whatever went wrong after the last block was confirmed took nothing away. */
     verdict.action = KVF_ACTION_USE;

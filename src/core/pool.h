@@ -25,7 +25,7 @@ typedef struct kvf_pool {
 KVF_MUST_USE kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome);
 /* For kvf_core_check(). */
 void kvf_pool_check(const kvf_pool *pool, bool costly);
-/* There is none any more. */
+/* Frees it: there is no pool any more. */
 void kvf_pool_free(kvf_pool *pool);
 
 /* Whether these blocks can be published. KVF_INVALID: no memory, or a block that it does not have. Any id will do in a

@@ -45,9 +45,9 @@ KVF_MUST_USE kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_
 
 /* `attempts` may be NULL. */
 bool kvf_attempts_has_next(const kvf_attempts *attempts);
-/* There is one. */
+/* Only where kvf_attempts_has_next(). */
 kvf_attempt kvf_attempts_next(kvf_attempts *attempts);
-/* There is none any more. */
+/* From here on there is no next one. */
 void kvf_attempts_end(kvf_attempts *attempts);
 
 #endif

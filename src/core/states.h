@@ -1,4 +1,4 @@
-/* Machines with states: each has a table of a bit for each state that may follow another. */
+/* Machines with states: each has a table that says of each state, by bits, which may follow it. */
 #ifndef KVF_CORE_STATES_H
 #define KVF_CORE_STATES_H
 
@@ -7,7 +7,7 @@
 
 #define KVF_BIT(state) (1u << (state))
 
-/* A macro, so that a build without assertions runs nothing of this file. */
+/* A macro, so that a build without assertions has no code of this. */
 #define KVF_CHECK_MOVE(next_states, from, to)         \
   do {                                                \
     assert(((next_states)[from] & KVF_BIT(to)) != 0); \

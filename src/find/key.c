@@ -8,6 +8,10 @@
 /* What is sealed with a key's bytes: no kind's key has the seal of another's. */
 static const char *const labels[] = {[KVF_FIND_BY_PROMPT] = "kvferry find prompt"};
 
+_Static_assert(sizeof(((kvf_prompt *)NULL)->hash) + sizeof(((kvf_prompt *)NULL)->model) + sizeof(uint32_t) <=
+                   KVF_FIND_KEY_BYTES_MAX,
+               "a prompt fits into a key");
+
 kvf_find_key kvf_find_key_of_prompt(const kvf_prompt *prompt)
 {
   kvf_find_key key = {.kind = KVF_FIND_BY_PROMPT};

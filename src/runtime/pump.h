@@ -43,7 +43,8 @@ typedef struct kvf_node_clock {
   int wake_fd;             /* wakes the control thread; -1: there is none yet */
   bool wants_wake;         /* under the node's lock: the control thread has something to do */
   uint64_t armed_ns;       /* under the node's lock: until when the control thread sleeps */
-  uint64_t light_sleep_ns; /* until when it sleeps for a moment at a time, so that not each load's clock wakes it */
+  uint64_t light_sleep_ns; /* under the node's lock: until when it sleeps for a moment at a time, so that not each
+                              load's clock wakes it */
 } kvf_node_clock;
 
 /* What is registered, and what stands by it. */

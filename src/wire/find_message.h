@@ -1,5 +1,4 @@
-/* FIND and FOUND: a consumer asks a producer for a ticket by a key, and is told the ticket, or
- * that there is none for it.
+/* FIND and FOUND: a consumer asks a producer for a ticket by a key, and is told the ticket, or that there is none.
  *
  * Encode and decode as in handshake_message.h: KVF_LIMIT, KVF_INVALID; KVF_PROTOCOL.
  */

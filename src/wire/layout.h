@@ -66,13 +66,14 @@ typedef struct kvf_pages {
 /* Whether it makes sense; every number in it is then within its limit, and every part within its region. No regions at
  * all: yes. */
 bool kvf_pages_are_valid(const kvf_pages *pages);
-/* The same, but that regions without parts are looked at one by one. False: `bad` is what makes no sense. */
+/* As kvf_pages_are_valid(), but that regions without parts are looked at one by one. False: `bad` is what makes no
+ * sense. */
 bool kvf_pages_check(const kvf_pages *pages, char bad[KVF_PART_NAME_BYTES]);
 
 uint32_t kvf_pages_parts(const kvf_pages *pages);
 /* The i-th part; without parts, what the i-th region is: a part of that number as its layer. */
 kvf_part kvf_pages_part(const kvf_pages *pages, uint32_t i);
-/* Its layer. */
+/* The layer of kvf_pages_part(). */
 static inline uint32_t kvf_pages_layer(const kvf_pages *pages, uint32_t i)
 {
   return pages->layout.parts == NULL ? i : pages->layout.parts[i].layer;
