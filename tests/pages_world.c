@@ -1,3 +1,4 @@
+/* Lays both engines' memory out, fills it, loads by the planner's segments, and checks each byte against the count. */
 #include "pages_world.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* What gpu_bench prints: a line of JSON for each measurement, and for what could not be measured, why. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Keeps a device busy while loads are measured: a thread that multiplies matrices, and times each turn. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* XXH3 over bytes in one place, or over pieces that a source brings one after the other. */
 #include "base/checksum.h"
 
 /* Compiled in: who uses the library needs no other one for it. */

@@ -1,3 +1,4 @@
+/* Parses numbers and ranges into a bitmap. */
 #include "base/cpu_list.h"
 
 /* Moves *text behind a number. False: there is none that is allowed. */

@@ -1,3 +1,4 @@
+/* Members enter and leave their host's group, and the largest group is searched for the one that makes room. */
 #include "base/crowd.h"
 
 #include <stdlib.h>

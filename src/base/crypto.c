@@ -1,3 +1,4 @@
+/* SHA-256 and HMAC by OpenSSL's EVP interface, comparing secrets in constant time, and wiping them. */
 #include "base/crypto.h"
 
 #include <openssl/crypto.h>

@@ -1,3 +1,4 @@
+/* How a sample is judged against what a reader claims, and the digest of what a lease covers. */
 #include "base/fence.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* The bounds of the buckets, for times from 1 ms to 30 s and for sizes from 64 KiB to 16 GiB, and counting a value. */
 #include "base/histogram.h"
 
 #include "base/time.h"

@@ -1,3 +1,4 @@
+/* Formats a line, takes what terminals would act on out of it, and counts lines per second and reason. */
 #include "base/log.h"
 
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* The names of the kinds of memory, for messages. */
 #include "kvferry/types.h"
 
 const char *kvf_memory_kind_name(int kind)

@@ -1,3 +1,4 @@
+/* One table of all options, with type, bounds and default of each; and what makes, sets and checks a configuration. */
 #include "base/options.h"
 
 #include <assert.h>

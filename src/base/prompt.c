@@ -1,3 +1,4 @@
+/* A prompt's hashes: over its tokens with a salt, and over what the model is beside them. */
 #include <stddef.h>
 #include <string.h>
 

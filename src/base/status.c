@@ -1,3 +1,4 @@
+/* One table of all statuses: name, text, and what they allow; and the message of a call that fails. */
 #include "base/status.h"
 
 #include <stdarg.h>

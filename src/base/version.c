@@ -1,3 +1,4 @@
+/* The version that the library was built as. */
 #include "kvferry/kvferry.h"
 
 const char *kvf_version(void)

@@ -1,3 +1,4 @@
+/* A level of the wheel is a digit of the time: placing a timer, turning to the next occupied slot, and firing. */
 #include "base/wheel.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* The operations of each kind of memory, by its number. */
 #include "memory/memory.h"
 
 const kvf_memory_ops *kvf_memory_ops_of(uint32_t kind)

@@ -1,3 +1,4 @@
+/* Opens a library by dlopen() and fills a table of its functions, or says what is missing. */
 #include "memory/library.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* A bitmap of our descriptors, and the handlers of fork() that close them in the child. */
 #include "memory/own_fds.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The loop of the thread that asks ordering points: takes what was submitted, asks each, and sleeps in between. */
 #include "memory/points.h"
 
 #include <time.h>

@@ -1,3 +1,4 @@
+/* Copies runs by the operations of the kind that each lies in, begun where the kind can, else done at once. */
 #include "memory/stage.h"
 
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Host memory with regions like a pool's, into which an engine's blocks are copied in the order of its stream. */
 #include "kvferry/staging.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* Where checksums lie, their pairs in a plan, making them at the producer and judging by them at the consumer. */
 #include "transport/checksums.h"
 
 #include <endian.h>

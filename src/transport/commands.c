@@ -1,3 +1,4 @@
+/* Commands in a list under a lock, and an eventfd that is written to only while the data thread sleeps. */
 #include "transport/commands.h"
 
 #include <sys/eventfd.h>

@@ -1,3 +1,4 @@
+/* Whether the processor has instructions for AES, as x86-64 and arm64 say it. */
 #include "transport/cpu.h"
 
 #if defined(__aarch64__)

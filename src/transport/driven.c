@@ -1,3 +1,4 @@
+/* The data thread's turns with callers, its links from connecting to down, and reads from their start to the report. */
 #include "transport/driven.h"
 
 #include <errno.h>

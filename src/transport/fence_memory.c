@@ -1,3 +1,4 @@
+/* A table in a sealed memfd, mapped by producer and readers; stores and loads of its words with their barriers. */
 #include "transport/fence_memory.h"
 
 #include <errno.h>

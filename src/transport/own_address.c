@@ -1,3 +1,4 @@
+/* Finds the address that this machine has in a network, on an interface, or for the default route. */
 #include "transport/own_address.h"
 
 #include <ifaddrs.h>

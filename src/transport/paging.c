@@ -1,3 +1,4 @@
+/* Copies a description into one allocation, makes the plan that goes with it, and adds the checksums to both. */
 #include "transport/paging.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* Names to addresses, options of sockets, listening, accepting, connecting and closing. */
 #include "transport/socket.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,4 @@
+/* Starts threads on their CPUs and with signals blocked, as far as the system allows; the clock, waiting, yielding. */
 #include "transport/thread.h"
 
 #include <errno.h>

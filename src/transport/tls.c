@@ -1,3 +1,4 @@
+/* Handshake and records by OpenSSL, over a BIO of ours that keeps what is encrypted until the socket takes it. */
 #include "transport/tls.h"
 
 #include <assert.h>

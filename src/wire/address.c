@@ -1,3 +1,4 @@
+/* "IP:PORT" as text and as bytes, IPv4 in its mapped form; and what kind of address one is. */
 #include "wire/address.h"
 
 #include <arpa/inet.h>

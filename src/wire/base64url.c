@@ -1,3 +1,4 @@
+/* Three bytes to four characters and back, in place if wanted. */
 #include "wire/base64url.h"
 
 static const char alphabet[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

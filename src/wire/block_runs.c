@@ -1,3 +1,4 @@
+/* Finds the runs of a list and writes each as varints; reads them back, and refuses a list in any other form. */
 #include "wire/block_runs.h"
 
 #include "kvferry/types.h"

@@ -1,3 +1,4 @@
+/* Takes bytes from a buffer, in either direction, until the first that is not there. */
 #include "wire/codec.h"
 
 #include <string.h>

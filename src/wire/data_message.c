@@ -1,3 +1,4 @@
+/* All messages of a data connection but for READ, their rules, and the proofs in HELLO and READY. */
 #include "wire/data_message.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* READ: its items become runs of neighbouring positions, and runs become items again. */
 #include "wire/data_message.h"
 #include "wire/fields.h"
 

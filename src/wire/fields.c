@@ -1,3 +1,4 @@
+/* Incarnations, addresses, leases and texts, with what makes each valid. */
 #include "wire/fields.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* FIND and FOUND as bytes, and the rule that an answer has a ticket's text or says that there is none. */
 #include "wire/find_message.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* The four fields of a frame's header, which types are known, and their names. */
 #include "wire/frame.h"
 
 #include <assert.h>

@@ -1,3 +1,4 @@
+/* HELLO, CHALLENGE, PROOF and REFUSED; WELCOME, which allocates, is in welcome_message.c. */
 #include "wire/handshake_message.h"
 
 #include <string.h>

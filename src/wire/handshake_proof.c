@@ -1,3 +1,4 @@
+/* The proofs of a handshake, the session's key and a key's id: a MAC under a label of its own for each. */
 #include <string.h>
 
 #include "wire/handshake_message.h"

@@ -1,3 +1,4 @@
+/* Batches of leases with what a consumer wants, and of the states that they are in. */
 #include "wire/lease_message.h"
 
 #include "wire/fields.h"

@@ -1,3 +1,4 @@
+/* The one body of PING and PONG: a number, how many bytes are wanted, and the filler. */
 #include "wire/ping_message.h"
 
 #include "wire/codec.h"

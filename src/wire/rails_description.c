@@ -1,3 +1,4 @@
+/* A count, then each rail's description with its length. */
 #include "wire/rails_description.h"
 
 kvf_status kvf_rails_description_write(const kvf_rails_description *description, void *out, size_t capacity,

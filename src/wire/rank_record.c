@@ -1,3 +1,4 @@
+/* Codes a rank, as the record and the ticket have it, and the record with its checksum. */
 #include "wire/rank_record.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Splits a text of tickets at its commas, decodes each, and says which of them can stand in for another. */
 #include "wire/sources.h"
 
 #include <stdlib.h>

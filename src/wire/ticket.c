@@ -1,3 +1,4 @@
+/* A ticket's payload with its fields and limits, the seal around it, and the versions that are read and written. */
 #include "wire/ticket.h"
 
 #include <stdlib.h>

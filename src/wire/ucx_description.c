@@ -1,3 +1,4 @@
+/* A worker's address, then address and key of each memory, and the checksum over all. */
 #include "wire/ucx_description.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Asks and answers of fixed length, and the rule which of them come with bytes. */
 #include "wire/ucx_message.h"
 
 #include "wire/fields.h"

@@ -1,3 +1,4 @@
+/* WELCOME: a rank's regions as runs of equal ones, its parts, and what each of its transports says. */
 #include <stdlib.h>
 #include <string.h>
 

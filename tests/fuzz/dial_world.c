@@ -1,3 +1,4 @@
+/* Plays the runtime and the engine to the core, and checks after each step what it has said. */
 #include "dial_world.h"
 
 #include <string.h>

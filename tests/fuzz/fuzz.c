@@ -1,3 +1,4 @@
+/* Bytes of the input as choices, numbers as a target puts them into a seed, and how a finding is told. */
 #include "fuzz.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* Bytes that the target chooses go into the core by recv(), and each frame that comes out is decoded. */
 #include "wires.h"
 
 #include <errno.h>

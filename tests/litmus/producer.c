@@ -1,3 +1,4 @@
+/* The litmus producer: publishes a lease, waits, ends it and overwrites the blocks, plainly or by streaming stores. */
 #include <sched.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* The litmus reader: copies a lease's blocks in one of several ways, samples the fence, and sees whose bytes it has. */
 #include <sched.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+/* Forks for each run, limits its processor time, and turns the way in which it ended into a finding. */
 #include "child.h"
 
 #include <signal.h>

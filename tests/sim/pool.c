@@ -1,3 +1,4 @@
+/* Workers take seeds from a shared board until there are none or enough was found; progress is shown meanwhile. */
 #include "pool.h"
 
 #include <errno.h>

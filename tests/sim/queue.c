@@ -1,3 +1,4 @@
+/* A heap of events by time, then by number. */
 #include "queue.h"
 
 static bool is_before(const sim_event *a, const sim_event *b)

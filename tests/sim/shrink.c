@@ -1,3 +1,4 @@
+/* Cuts pieces out of a tape, zeroes pieces and lowers bytes, and keeps each change that still finds it. */
 #include "shrink.h"
 
 #include <ctype.h>

@@ -1,3 +1,4 @@
+/* Makes a tape from a seed, and reads and writes tapes as text. */
 #include "tape.h"
 
 #include <errno.h>

@@ -193,6 +193,12 @@ def header_guards(root):
             yield f"{name}:1: a header begins with a comment that says what it is for"
 
 
+def first_lines(root):
+    for _, name, text in c_files(root, "src", "bench", "tests", "tools"):
+        if name.suffix == ".c" and not text.startswith("/*"):
+            yield f"{name}:1: a first line says what the file is"
+
+
 def file_lengths(root):
     for folder in ("include", "src", "tests", "tools", "bench", "python", "examples"):
         for path in sorted((root / folder).rglob("*")):
@@ -232,6 +238,7 @@ RULES = [
     region_bytes,
     no_scaffolding,
     header_guards,
+    first_lines,
     file_lengths,
     versions,
     formatting,

@@ -1,3 +1,4 @@
+/* Maps the control file, and draws for each call from the thread's own sequence whether it fails or is late. */
 #include "draw.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Looks a function up behind the injector, by the loader's order or in the library that has it; found once. */
 #include "real.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// For vllm_check.py: NVIDIA's driver and NVML with one GPU of compute capability 9.0, as far as they are asked while
-// vLLM is imported and configured. No work can be given to it.
+/* For vllm_check.py: NVIDIA's driver and NVML with one GPU of compute capability 9.0, as far as they are asked while
+ * vLLM is imported and configured. No work can be given to it. */
 
 int nvmlInit(void);
 int nvmlInit_v2(void);

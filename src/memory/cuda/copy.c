@@ -1,3 +1,4 @@
+/* Lists of pieces for the driver's batch call or for our own kernel, and copies by halves of a lane's pinned memory. */
 #include "memory/cuda/copy.h"
 
 #include <assert.h>

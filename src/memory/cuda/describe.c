@@ -1,3 +1,4 @@
+/* A device in one line: how other processes may map its memory, which others it reads, and if it runs the kernels. */
 #include "memory/cuda/describe.h"
 
 #include "base/status.h"

@@ -1,3 +1,4 @@
+/* Devices that were opened, by ordinal: free lanes and marks, waiting for an event, and when a device is lost. */
 #include "memory/cuda/gpu.h"
 
 #include <sched.h>

@@ -1,3 +1,4 @@
+/* Loads the two kernels, runs each once over nothing, and launches them. */
 #include "memory/cuda/launch.h"
 
 kvf_cu_result kvf_cuda_launch(const kvf_cuda *cuda, kvf_cu_stream stream, kvf_cu_function kernel, kvf_cuda_shape shape,

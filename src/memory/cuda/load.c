@@ -1,3 +1,4 @@
+/* Finds the driver's functions and devices, and makes a context a thread's for a while: the engine does not notice. */
 #include "memory/cuda/load.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* Runs a callback in a device's context, and waits until a network's writes can be seen by the device's work. */
 #include "memory/cuda/network.h"
 
 #include <time.h>

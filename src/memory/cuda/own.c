@@ -1,3 +1,4 @@
+/* A list of exports with a lock that readers hold while they copy, so that taking one back waits for them. */
 #include "memory/cuda/own.h"
 
 #include <pthread.h>

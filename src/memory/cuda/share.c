@@ -1,3 +1,4 @@
+/* Exports regions and imports them: what travels between the processes, how it is checked, and how it is mapped. */
 #include "memory/cuda/share.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The thread that looks at a peer: its pidfd, cookie, fence table and regions; and letting go of all that. */
 #include "transport/local/check.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* A chunk's segments in batches, begun ahead where the memory can, or by way of the host, between two samples. */
 #include "transport/local/copy.h"
 
 #include <errno.h>

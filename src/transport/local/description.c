@@ -1,3 +1,4 @@
+/* Writes and checks the description: where this process is, what it has exported, and where its fence table lies. */
 #include "transport/local/description.h"
 
 #include <fcntl.h>

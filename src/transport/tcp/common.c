@@ -1,3 +1,4 @@
+/* Descriptors that epoll watches, frames that are staged, what a rank says of itself, and where payload goes. */
 #include "transport/tcp/common.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* A link dials, answers the challenge, sends its reads, and takes chunks and trailers in that order. */
 #include "transport/tcp/link.h"
 
 #include <assert.h>

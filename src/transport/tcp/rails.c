@@ -1,3 +1,4 @@
+/* Opens several transports as one, makes a link of their parts, gives each read to one, and hands their reports on. */
 #include "transport/tcp/rails.h"
 
 #include <assert.h>

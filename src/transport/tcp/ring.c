@@ -1,3 +1,4 @@
+/* Fills one half of a stage from blocks, or empties it into them, while the socket uses the other. */
 #include "transport/tcp/ring.h"
 
 #define FIRST_BYTES (KVF_STAGE_HALF_BYTES / 4) /* so that the first byte is sent soon */

@@ -1,3 +1,4 @@
+/* Connections from accepting to freeing: the proof, READs, chunks with their trailers, and who makes room for whom. */
 #include "transport/tcp/server.h"
 
 #include <assert.h>

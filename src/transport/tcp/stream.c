@@ -1,3 +1,4 @@
+/* Buffers, gathered segments and staged payload, each by one system call at a time or one call of TLS. */
 #include "transport/tcp/stream.h"
 
 #include <assert.h>

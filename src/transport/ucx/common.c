@@ -1,3 +1,4 @@
+/* UCX's workers, memory that it registers for us, and texts for its errors. */
 #include "transport/ucx/common.h"
 
 #include <errno.h>

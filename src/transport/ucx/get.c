@@ -1,3 +1,4 @@
+/* Batches of gets: as UCX's own or as messages, where their answers go, and rooms for samples. */
 #include "transport/ucx/get.h"
 
 #include <assert.h>

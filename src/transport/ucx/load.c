@@ -1,3 +1,4 @@
+/* Finds libucp by its name, or beside the package, and gives the process its signal handlers back. */
 #include "transport/ucx/load.h"
 
 #include <dlfcn.h> /* dladdr() */

@@ -1,3 +1,4 @@
+/* Registers the rank's regions, checksums and table in the data thread, and packs their keys into the description. */
 #include "transport/ucx/memory.h"
 
 #include <errno.h>

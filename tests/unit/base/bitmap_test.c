@@ -1,3 +1,4 @@
+/* Bits in words: each for itself, the prefix that is set, and the first that is. */
 #include "base/bitmap.h"
 #include "test.h"
 

@@ -1,5 +1,4 @@
-
-
+/* XXH3's vectors, and that a flipped bit is noticed. */
 #include "base/checksum.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* Lists of CPUs that are taken, and texts that are none. */
 #include "base/cpu_list.h"
 
 #include "test.h"

@@ -1,3 +1,4 @@
+/* Which connection makes room for which, by host, stage and age. */
 #include "base/crowd.h"
 
 #include "test.h"

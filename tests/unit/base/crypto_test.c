@@ -1,3 +1,4 @@
+/* Known hashes and MACs, a MAC without a key, and comparing secrets. */
 #include "base/crypto.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* What a sample means to a reader, in which order that is judged, and what the digest covers. */
 #include "base/fence.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* Which bucket a value falls into, and that bounds ascend. */
 #include "base/histogram.h"
 #include "base/time.h"
 #include "test.h"

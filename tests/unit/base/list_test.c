@@ -1,3 +1,4 @@
+/* Order of an intrusive list, and removing a node twice. */
 #include "base/list.h"
 #include "test.h"
 

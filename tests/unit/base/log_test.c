@@ -1,3 +1,4 @@
+/* What becomes of a log line on its way to the sink, and how many a second there may be. */
 #include "base/log.h"
 #include "test.h"
 

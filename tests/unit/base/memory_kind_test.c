@@ -1,3 +1,4 @@
+/* Each kind of memory has a name, and numbers that are none are "unknown". */
 #include "kvferry/types.h"
 #include "test.h"
 

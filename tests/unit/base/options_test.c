@@ -1,3 +1,4 @@
+/* Every option's values, bounds and messages, identity fields, and checks of a whole configuration. */
 #include "base/options.h"
 #include "test.h"
 

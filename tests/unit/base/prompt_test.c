@@ -1,3 +1,4 @@
+/* What a prompt's hash depends on, and that it is the same in every version. */
 #include "kvferry/types.h"
 #include "test.h"
 

@@ -1,5 +1,4 @@
-
-
+/* Options of a request, by their names: what is set, and what is refused. */
 #include "kvferry/consumer.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* The table of statuses: names, groups, and what each lets an engine do. */
 #include "base/status.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* Arithmetic of times at its limits. */
 #include "base/time.h"
 #include "test.h"
 

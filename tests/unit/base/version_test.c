@@ -1,3 +1,4 @@
+/* The library's version against the header's. */
 #include "kvferry/kvferry.h"
 #include "test.h"
 

@@ -1,3 +1,4 @@
+/* When timers fire, by hand and against a model, and that waiting for the deadlines gets on. */
 #include "base/wheel.h"
 
 #include "base/prng.h"

@@ -1,3 +1,4 @@
+/* What opens a breaker, who may probe, and how long it cools down. */
 #include "core/breaker.h"
 
 #include "base/time.h"

@@ -1,3 +1,4 @@
+/* How much may be taken from a bucket at once, and how it fills again. */
 #include "core/budget.h"
 
 #include "test.h"

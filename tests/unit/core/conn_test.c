@@ -1,3 +1,4 @@
+/* Outboxes of control connections: order, turns, limits and hanging up. */
 #include "core/conn.h"
 #include "test.h"
 

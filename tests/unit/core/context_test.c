@@ -1,3 +1,4 @@
+/* Identities: their hashes and what is said of two that differ; and the limits of log lines. */
 #include "core/context.h"
 #include "base/time.h"
 #include "test.h"

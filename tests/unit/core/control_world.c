@@ -1,3 +1,4 @@
+/* Moves frames and effects between both cores until nothing more happens, and passes the time. */
 #include "control_world.h"
 
 #include "test.h"

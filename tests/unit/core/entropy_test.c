@@ -1,3 +1,4 @@
+/* Random numbers that are drawn from a secret: equal secrets draw the same, and no draw holds the secret. */
 #include "core/context.h"
 #include "test.h"
 

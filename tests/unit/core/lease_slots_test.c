@@ -1,3 +1,4 @@
+/* The control node's slots and counted blocks: each rule by itself, then many leases at random. */
 #include "core/lease_slots.h"
 
 #include "base/fence.h"

@@ -1,3 +1,4 @@
+/* The verdict for each outcome and policy, what it costs, and when a retry comes. */
 #include "core/policy.h"
 
 #include "test.h"

@@ -1,3 +1,4 @@
+/* Merging ranks' reports: in any order, with the shortest prefix and the gravest status. */
 #include "core/ranks.h"
 #include "kvferry/consumer.h"
 

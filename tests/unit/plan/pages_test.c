@@ -1,3 +1,4 @@
+/* Loads between two engines' pages, compared with a reference byte by byte; and plans that are refused. */
 #include "plan/pages.h"
 
 #include "../../pages_world.h"

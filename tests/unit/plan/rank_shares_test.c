@@ -1,3 +1,4 @@
+/* Which ranks a reader reads what from, with heads, stages, dealt tokens and replicas of either side. */
 #include "plan/rank_shares.h"
 
 #include "test.h"

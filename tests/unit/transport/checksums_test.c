@@ -1,3 +1,4 @@
+/* Making checksums and judging by them, of pages as regions and as parts; and what a peer says of its own. */
 #include "transport/checksums.h"
 
 #include "base/checksum.h"

@@ -1,3 +1,4 @@
+/* Commands from other threads: their order, the one wake-up, and the end. */
 #include "transport/commands.h"
 
 #include <poll.h>

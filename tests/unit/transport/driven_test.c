@@ -1,3 +1,4 @@
+/* Who is the data thread when callers ask, and what ends its wait; and how open reads are found. */
 #include "transport/driven.h"
 
 #include <poll.h>

@@ -1,3 +1,4 @@
+/* A fence table as its producer stores it and as others load and map it; and files that are none. */
 #include "transport/fence_memory.h"
 
 #include <fcntl.h>

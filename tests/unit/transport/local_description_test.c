@@ -1,3 +1,4 @@
+/* What the transport `local` says of a rank, there and back; and descriptions that lie. */
 #include "transport/local/description.h"
 
 #include "test.h"

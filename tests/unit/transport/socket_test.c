@@ -1,3 +1,4 @@
+/* Addresses and names, listening on a port or on the first that is free, and a connection's options and end. */
 #include "transport/socket.h"
 
 #include "../../held_port.h"

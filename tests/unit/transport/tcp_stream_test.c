@@ -1,3 +1,4 @@
+/* Frames and payload through a socket with small buffers, in both directions. */
 #include "test.h"
 #include "transport/tcp/stream.h"
 

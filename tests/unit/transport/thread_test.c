@@ -1,3 +1,4 @@
+/* A thread's signals and name, and when polling gives its core away. */
 #include <signal.h>
 #include <time.h>
 

@@ -1,3 +1,4 @@
+/* Two ends with one key, or with two, over a socket that takes little: handshake, records, alerts and the end. */
 #include "transport/tls.h"
 
 #include <errno.h>

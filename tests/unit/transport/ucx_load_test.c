@@ -1,3 +1,4 @@
+/* What is said where UCX cannot be loaded, and whose signal handlers the process has where it can. */
 #include "test.h"
 #include "transport/ucx/load.h"
 

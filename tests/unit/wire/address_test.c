@@ -1,3 +1,4 @@
+/* Addresses as text, and the record by which a rank is found: there and back, and what is refused. */
 #include "wire/rank_record.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
-#include "wire/sources.h"
 /* The two decoders that allocate, with every allocation counted and made to fail in turn. */
 #include "../../allocation.h"
 #include "ticket_tool.h"
 #include "wire/handshake_message.h"
+#include "wire/sources.h"
 
 static char text[KVF_TICKET_BYTES_MAX];
 

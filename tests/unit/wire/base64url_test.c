@@ -1,3 +1,4 @@
+/* Known texts, decoding in place, and texts that are not the only one of their bytes. */
 #include "wire/base64url.h"
 
 #include "wire_test.h"

@@ -1,3 +1,4 @@
+/* Lists of block ids there and back, chosen and random, and bytes that are no list. */
 #include "wire/block_runs.h"
 
 #include "base/prng.h"

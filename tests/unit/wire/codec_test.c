@@ -1,3 +1,4 @@
+/* Numbers in both directions, and that the first failure stays. */
 #include "wire/codec.h"
 
 #include "wire_test.h"

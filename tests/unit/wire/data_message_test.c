@@ -1,3 +1,4 @@
+/* Messages of data connections but for READ: there and back, their rules, and what the proofs bind. */
 #include "wire/data_message.h"
 
 #include "wire_test.h"

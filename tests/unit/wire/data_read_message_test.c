@@ -1,3 +1,4 @@
+/* READ: how items become runs, in any order, and the limits of both sides. */
 #include "base/fence.h"
 #include "base/prng.h"
 #include "wire/data_message.h"

@@ -1,3 +1,4 @@
+/* Leases, addresses and texts inside messages, at their limits. */
 #include "wire/fields.h"
 
 #include "wire_test.h"

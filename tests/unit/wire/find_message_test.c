@@ -1,3 +1,4 @@
+/* A question for a ticket and its answer, there and back; answers that break a rule. */
 #include "wire/find_message.h"
 
 #include "wire_test.h"

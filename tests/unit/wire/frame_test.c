@@ -1,3 +1,4 @@
+/* Headers of frames as bytes, their types and limits. */
 #include "wire/frame.h"
 
 #include "wire_test.h"

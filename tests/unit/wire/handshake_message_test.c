@@ -1,3 +1,4 @@
+/* Messages of the handshake but for WELCOME: there and back, and the rules of each. */
 #include "wire/handshake_message.h"
 
 #include <stdio.h>

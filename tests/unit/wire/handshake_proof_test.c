@@ -1,3 +1,4 @@
+/* Proofs, session key and key id: that they differ, and what each is bound to. */
 #include "wire/handshake_message.h"
 
 #include "wire_test.h"

@@ -1,3 +1,4 @@
+/* Which regions and parts make a valid description. */
 #include "wire/layout.h"
 
 #include "described.h"

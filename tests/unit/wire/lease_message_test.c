@@ -1,3 +1,4 @@
+/* Batches about leases, and their answers: there and back, counts, kinds and states. */
 #include "wire/lease_message.h"
 
 #include "base/fence.h"

@@ -1,3 +1,4 @@
+/* PING there and back, and how many bytes it may want. */
 #include "wire/ping_message.h"
 
 #include "wire_test.h"

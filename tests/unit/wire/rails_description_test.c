@@ -1,3 +1,4 @@
+/* What several rails say, as bytes; and bytes that are missing, or too many. */
 #include "wire/rails_description.h"
 
 #include "wire_test.h"

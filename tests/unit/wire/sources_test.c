@@ -1,3 +1,4 @@
+/* Several tickets in one text: their order, those that cannot be read, and which can replace another. */
 #include "wire/sources.h"
 
 #include "ticket_tool.h"

@@ -1,3 +1,4 @@
+/* Tickets there and back, each bit and each length that is wrong, keys, versions and limits. */
 #include "wire/ticket.h"
 
 #include "ticket_tool.h"

@@ -1,3 +1,4 @@
+/* What the transport `ucx` says of a rank, there and back; bytes that were changed under the checksum, or with it. */
 #include "wire/ucx_description.h"
 
 #include "base/crypto.h"

@@ -1,3 +1,4 @@
+/* Asks and answers over UCX, there and back, and those that break a rule. */
 #include "wire/ucx_message.h"
 
 #include "wire_test.h"

@@ -1,3 +1,4 @@
+/* WELCOME there and back, how compact it is and how large it gets, and its rules. */
 #include <stdio.h>
 
 #include "wire/frame.h"
