@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, MutantError, build, copy_tree, patch, read_mutant
+from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, WITH_TOOLS, MutantError, build, copy_tree, patch, read_mutant
 
 KEPT = ROOT / ".cache/mutants/matrix"
 MATRIX = PATCHES / "matrix.json"
