@@ -13,6 +13,7 @@ from kvferry import _kvferry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 
+import children  # noqa: E402
 from mutants import PATCHES, ROOT, TREE, WHOLE, build, copy_tree, patch, read_mutant  # noqa: E402
 from pd.paths import MODELS  # noqa: E402
 
@@ -76,8 +77,9 @@ def test_a_planted_bug_is_caught(name: str, tree: Path) -> None:
         build(tree, list(programs.values()))
         adapters = [adapter_tests(catcher) for catcher in mutant.catchers if catcher.startswith(ADAPTERS)]
         for words in [command(catcher, program) for catcher, program in programs.items()] + adapters:
-            done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+            done = subprocess.run(children.command(LIMIT_S, words), cwd=tree, capture_output=True, text=True, check=False)
             print(f"{mutant.promise}  {done.stdout.strip()}")
-            assert done.returncode == 0, f"not caught by {' '.join(words)}: {done.stdout}{done.stderr}"
+            why = "hung" if done.returncode == children.TIMED_OUT else "not caught"
+            assert done.returncode == 0, f"{why}: {' '.join(words)}: {done.stdout}{done.stderr}"
     finally:
         patch(mutant, tree, "-R")

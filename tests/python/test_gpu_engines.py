@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from engines import wait_until
-from test_gpu_tools import MARK, TOOLS, mark, marked, until_gone  # noqa: F401
+from test_gpu_tools import DEV, MARK, TOOLS, mark, marked, until_gone  # noqa: F401
 
 import patches  # isort: skip
 import rows  # isort: skip
@@ -85,6 +85,7 @@ def test_without_the_fake(tmp_path: Path) -> None:
     """A status that does not send the caller on to mini.py."""
     copy = tmp_path / "tools/gpu"
     shutil.copytree(TOOLS, copy)
+    shutil.copytree(DEV, copy.parent / "dev")
     done = subprocess.run([sys.executable, str(copy / "engines.py"), "--out", str(tmp_path), "--fake"], check=False)
     assert done.returncode == 2
 

@@ -19,8 +19,8 @@ import pytest
 from engines import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ROOT / "tools/gpu"
-sys.path.append(str(TOOLS))
+TOOLS, DEV = ROOT / "tools/gpu", ROOT / "tools/dev"
+sys.path += [str(TOOLS), str(DEV)]
 
 import cases  # noqa: E402
 import children  # noqa: E402
@@ -106,7 +106,7 @@ def test_nothing_of_a_command_is_left(limit_s: float, script: str, status: int, 
 def test_nothing_of_a_command_is_left_when_its_caller_is_killed(mark: str) -> None:
     program = ("import sys, subprocess; sys.path.append(sys.argv[1]); import children; "
                "subprocess.run(children.command(300, ['sh', '-c', sys.argv[2]]))")  # fmt: skip
-    caller = subprocess.Popen([sys.executable, "-c", program, str(TOOLS), LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
+    caller = subprocess.Popen([sys.executable, "-c", program, str(DEV), LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
     wait_until("the caller, its supervisor, the shell, and three that have left it", lambda: len(marked(mark)) >= 6, GONE_S, 0.05)
     caller.kill()
     caller.wait()

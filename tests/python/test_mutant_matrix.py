@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from engines import wait_until
+from test_gpu_tools import GONE_S, LEAVES, MARK, mark, marked, until_gone  # noqa: F401
+
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tools/dev"))
 
+import children  # noqa: E402
 import mutant_matrix  # noqa: E402
 from mutant_matrix import Suite, alone, baseline, failing_tests, make_row, ranked, run, suite_of  # noqa: E402
 from mutants import MutantError  # noqa: E402
@@ -43,16 +50,27 @@ def test_a_status_is_a_failure_or_not(suite: Suite, failed: bool) -> None:
 
 def test_what_hangs_has_failed_and_leaves_nobody(tmp_path: Path) -> None:
     left = tmp_path / "left"
-    outcome = run(shell(f"(sleep 1; touch {left}) & sleep 60"), 0.3)
-    assert outcome.failed and outcome.seconds < 10
-    time.sleep(1)
+    outcome = run(shell(f"setsid sh -c 'sleep 2; touch {left}' & sleep 60"), 0.5)
+    assert (outcome.failed, outcome.code) == (True, children.TIMED_OUT) and outcome.seconds < 10
+    time.sleep(2)
     assert not left.exists()
+
+
+def test_nothing_of_a_suite_is_left_when_the_run_is_killed(mark: str) -> None:  # noqa: F811
+    program = ("import sys; sys.path.append(sys.argv[1]); from mutant_matrix import Suite, run_all; "
+               "run_all([Suite('core/some', ['sh', '-c', sys.argv[2]])], lambda suite: 300)")
+    tools = str(Path(mutant_matrix.__file__).parent)
+    killed = subprocess.Popen([sys.executable, "-c", program, tools, LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
+    wait_until("the run, the shell, and three that have left it", lambda: len(marked(mark)) >= 6, GONE_S, 0.05)
+    killed.kill()
+    killed.wait()
+    until_gone(mark)
 
 
 def test_a_suite_stops_at_its_first_failure() -> None:
     suite = shell(f"echo '{FAILED}a_test'; sleep 60")
     outcome = run(suite, 30)
-    assert outcome.failed and outcome.seconds < 10
+    assert (outcome.failed, outcome.code) == (True, 128 + signal.SIGTERM) and outcome.seconds < 10
 
 
 def test_the_simulator_has_its_own_seeds() -> None:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, MutantError, build, copy_tree, patch, read_mutant
+import children
+from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, WITH_TOOLS, MutantError, build, copy_tree, patch, read_mutant
 
 KEPT = ROOT / ".cache/mutants/matrix"
 MATRIX = PATCHES / "matrix.json"
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     failed: bool
     seconds: float
     code: int
-    """Negative: a signal has ended it, ours if it hung."""
+    """As children.py gives it: it hung, or a signal has ended it, SIGTERM at its first failure."""
     said: str
 
     @property
@@ -102,18 +102,17 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
     environment = {**os.environ, "MALLOC_PERTURB_": "165", **suite.env}
     with tempfile.TemporaryFile() as file:
         start = time.monotonic()
-        process = subprocess.Popen(suite.words, env=environment, cwd=tempfile.gettempdir(),
-                                   stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(children.command(limit_s, suite.words), env=environment, cwd=tempfile.gettempdir(),
+                                   stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 
         def said() -> str:
             return os.pread(file.fileno(), 1 << 24, 0).decode(errors="replace")
 
-        while time.monotonic() - start < limit_s and not (stop and FAILED.search(said())):
+        while time.monotonic() - start < limit_s + children.END_S and not (stop and FAILED.search(said())):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.1)
                 break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.terminate()  # SIGKILL would leave the suite's orphans
         code = process.wait()
         failed = code not in (0, 1) or code == suite.found if suite.found is not None else code != 0
         return Outcome(failed, time.monotonic() - start, code, said())

@@ -25,11 +25,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import children
 import sizes
 import vllm_set
 from asks import ASKS_FOR_TICKET, Answer
-from parties import Parties, PartyError, supervised
+from parties import Parties, PartyError, children, supervised
 from rows import Figures, Rows, spread_ms
 from sizes import HERE, Size
 

@@ -17,9 +17,12 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
-import children
 from asks import Answer, Ask
 from rows import Rows
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "dev"))
+
+import children  # noqa: E402
 
 STOP_LIMIT_S, END_LIMIT_S, ASK_LIMIT_S, CALL_LIMIT_S = 10.0, 10.0, 60.0, 20.0
 SUPERVISED = "KVFERRY_GPU_SUPERVISED"
@@ -157,8 +160,8 @@ class Parties:
 
 
 def supervised(limit_s: float) -> int | None:
-    """Runs this program once more under children.py, which ends what it has started when it has ended, or we have. None: this is
-    that run. A session has a niceness of its own: it gets ours."""
+    """Runs this program once more under tools/dev/children.py, which ends what it has started when it has ended, or we have. None:
+    this is that run. A session has a niceness of its own: it gets ours."""
     if SUPERVISED in os.environ:
         with contextlib.suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(os.nice(0)))
