@@ -14,8 +14,7 @@
 #include "wire/rank_record.h"
 
 #define PATIENT_MS 20000
-#define REGISTER_TRIES_MAX 100 /* where calls of the driver's may fail */
-#define LATE_NS 50000          /* a real device's kernels are as late as this; the fake's by its seed */
+#define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
 
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
@@ -101,7 +100,7 @@ static void register_memory(pair_node *n)
                               .heads_total = 4};
     memcpy(&regions[i].memory, &n->memory, sizeof(n->memory)); /* not all are enumerators */
   }
-  for (int i = 0; i < REGISTER_TRIES_MAX && status == KVF_TRANSFER_SETUP; i++) {
+  for (uint32_t i = 0; i < n->register_tries && status == KVF_TRANSFER_SETUP; i++) {
     status = pair_layout == NULL ? kvf_node_register(n->node, regions, n->regions)
                                  : kvf_node_register_layout(n->node, regions, n->regions, pair_layout);
   }
@@ -196,7 +195,10 @@ static bool set_own(pair_node *n, kvf_config *config, const pair_option *option)
   const struct {
     const char *name;
     uint32_t *value;
-  } numbers[] = {{"blocks", &n->blocks}, {"block_bytes", &n->block_bytes}, {"regions", &n->regions}};
+  } numbers[] = {{"blocks", &n->blocks},
+                 {"block_bytes", &n->block_bytes},
+                 {"regions", &n->regions},
+                 {"register_tries", &n->register_tries}};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     if (strcmp(option->name, numbers[i].name) == 0) {
       *numbers[i].value = (uint32_t)strtoul(option->value, NULL, 10);
@@ -255,6 +257,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
   *n = (pair_node){.blocks = PAIR_BLOCKS,
                    .block_bytes = PAIR_BLOCK_BYTES,
                    .regions = PAIR_REGIONS,
+                   .register_tries = 1,
                    .memory = KVF_MEMORY_HOST,
                    .log = calloc(1, sizeof(*n->log))};
   assert_non_null(n->log);

@@ -39,6 +39,7 @@ typedef struct pair_node {
   uint32_t blocks;
   uint32_t block_bytes;
   uint32_t regions;
+  uint32_t register_tries;
   uint8_t *pool[PAIR_REGIONS_MAX]; /* where the test reads and writes them; NULL: in a real device's memory */
   void *bases[PAIR_REGIONS_MAX];   /* what they are registered as */
   void *left[PAIR_REGIONS_MAX];    /* what pair_move() has left behind */
@@ -66,9 +67,9 @@ extern const kvf_layout *pair_layout;
 extern uint32_t pair_groups;
 
 /* Options of the library's, may be NULL; besides, "model" is one of the identity's fields, "blocks", "block_bytes" and
- * "regions" are the pool's, and "memory" says its kind: "host", "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or
- * "other" (memory_kind.h). Where a test says nothing else, a peer counts as stalled only after a time that no busy
- * machine makes it wait. */
+ * "regions" are the pool's, "register_tries" is how often it registers while that gives KVF_TRANSFER_SETUP (1), and
+ * "memory" says its kind: "host", "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or "other" (memory_kind.h). Where a
+ * test says nothing else, a peer counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */
