@@ -169,9 +169,11 @@ uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t fir
 /* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
 pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms);
 /* The same; it must come. */
+pair_result pair_wait_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms);
+/* The same, within PAIR_LATE_MS. */
 pair_result pair_wait(pair_node *consumer, uint64_t id);
-/* Request, load and wait. Returns the load's status, or that of the call that refuses it; blocks that are said to be
- * good must have the ticket's bytes. `out` may be NULL. */
+/* Request, load and pair_wait(). Returns the load's status, or that of the call that refuses it; blocks that are said
+ * to be good must have the ticket's bytes. `out` may be NULL. */
 kvf_status pair_fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out);
 /* The same, which must bring all blocks, and the verdict to use them. */
 void pair_fetch_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
@@ -193,8 +195,8 @@ typedef struct pair_outcome {
 } pair_outcome;
 
 /* Offers blocks that a consumer beside does not use, loads them, and checks P1 (the blocks that are said to be good
- * are), P2 (the outcome comes in time, and released and the verdict after it), P3 (each once: pair_wait()), and that a
- * failure has a reason that is not a caller's mistake. */
+ * are), P2 (the outcome comes in time, and released and the verdict after it), P3 (each once: pair_wait_for()), and
+ * that a failure has a reason that is not a caller's mistake. */
 void pair_try(pair_node *producer, pair_node *consumer, uint32_t seed, pair_outcome *out);
 /* The same with a ticket of one's own: of another process' producer, say. */
 void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out);
