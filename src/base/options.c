@@ -318,7 +318,7 @@ static const kvf_option table[] = {
     NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
     NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
     NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
-           "How long a read may go without a byte before its path has failed."),
+           "How long a read may go without a byte before its link has failed."),
     NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
            "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
     NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),

@@ -72,7 +72,7 @@ typedef struct key {
 typedef struct worker {
   uint64_t nonce; /* 0: destroyed */
   kvf_list asked; /* requests */
-  kvf_list ended; /* likewise; to be told of by progress */
+  kvf_list ended; /* requests, to be told of by progress */
   kvf_list endpoints;
   pthread_t thread;
   pthread_cond_t changed;

@@ -29,7 +29,7 @@ typedef struct lease_model {
   uint64_t renewed_ns; /* by a holder of the key; at first: when it was published */
   uint64_t published_ns;
   bool completed; /* a consumer has acknowledged, with the lease's token */
-  bool aborted;   /* one has aborted, likewise; those that only detach end nothing */
+  bool aborted;   /* one has aborted, with the lease's token; those that only detach end nothing */
   bool revoked;
   bool over_stored;
   bool given_back;

@@ -203,7 +203,7 @@ static bool deliver(wires *all, wire *from)
   return true;
 }
 
-void wires_feed(wires *all, wire *from, const void *data, size_t bytes, size_t cut)
+static void feed(wires *all, wire *from, const void *data, size_t bytes, size_t cut)
 {
   incoming = data;
   incoming_bytes = bytes;
@@ -225,7 +225,7 @@ void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *b
   if (bytes > 0) {
     memcpy(frame + KVF_FRAME_HEADER_BYTES, body, bytes);
   }
-  wires_feed(all, from, frame, KVF_FRAME_HEADER_BYTES + bytes, cut);
+  feed(all, from, frame, KVF_FRAME_HEADER_BYTES + bytes, cut);
   free(frame);
 }
 
@@ -237,7 +237,7 @@ void wires_feed_any(wires *all, wire *from, fuzz_tape *tape, size_t cut, bool is
   if (is_frame) {
     wires_feed_frame(all, from, type, bytes, got, cut);
   } else {
-    wires_feed(all, from, bytes, got, cut);
+    feed(all, from, bytes, got, cut);
   }
 }
 

@@ -42,8 +42,7 @@ typedef struct wires {
 wire *wires_add(wires *all, uint64_t conn_id, bool has_key);
 /* Takes the core's effects, output and events until there is nothing more. */
 void wires_settle(wires *all);
-/* The other end sends these bytes; each recv() gives `cut` of them at most (0: as many as there is room for). */
-void wires_feed(wires *all, wire *from, const void *data, size_t bytes, size_t cut);
+/* The other end sends this frame; each recv() gives `cut` bytes of it at most (0: as many as there is room for). */
 void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *body, size_t bytes, size_t cut);
 /* What the tape says, of at most WIRES_ANY_BYTES: a frame of any type and body, or any bytes at all. */
 #define WIRES_ANY_BYTES 2048

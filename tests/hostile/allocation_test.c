@@ -184,7 +184,7 @@ static bool consume(pair_node *consumer, uint32_t seed, ending how)
     (void)kvf_load_abort(consumer->node, info.id);
   }
   const uint64_t begun_ms = pair_now_ms();
-  const pair_result w = pair_wait(consumer, info.id);
+  const pair_result w = pair_wait_for(consumer, info.id, PAIR_PATIENCE_MS);
   assert_true(pair_now_ms() - begun_ms < LOAD_TIMEOUT_MS + PAIR_LATE_MS);
   if (how != END_ABORTED) {
     check(&w, seed);

@@ -390,7 +390,7 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   uint64_t id = pair_begin(&s->consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);
-  const pair_result result = pair_wait(&s->consumer, id);
+  const pair_result result = pair_wait_for(&s->consumer, id, PAIR_PATIENCE_MS);
   assert_string_equal(kvf_status_name(result.report.status), kvf_status_name(status));
   assert_int_equal(result.report.prefix, 0);
   assert_logged(&s->consumer, cause, name);

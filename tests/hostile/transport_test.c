@@ -143,7 +143,7 @@ TEST_WITH(aborts_that_take_long, open_scene, close_scene)
     uint64_t id = pair_begin(&s.consumer, &ticket, 20);
     pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
     (void)kvf_load_abort(s.consumer.node, id);
-    assert_true(pair_wait(&s.consumer, id).loaded);
+    assert_true(pair_wait_for(&s.consumer, id, PAIR_PATIENCE_MS).loaded);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       memset(s.consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES, QUARANTINE,
              (size_t)PAIR_TRY_BLOCKS * PAIR_BLOCK_BYTES);

@@ -48,7 +48,7 @@ typedef struct litmus_world {
   atomic_bool stop;
   atomic_bool ready;        /* table and pool are there */
   void *table;              /* the producer's */
-  int table_fd;             /* likewise */
+  int table_fd;             /* of the producer's table */
   _Atomic uint64_t *blocks; /* the producer's: LITMUS_WORDS, each of them holds its lease's id */
   uint64_t seed;
   bool streams;  /* bytes are stored past the cache */

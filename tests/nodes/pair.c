@@ -14,8 +14,7 @@
 #include "wire/rank_record.h"
 
 #define PATIENT_MS 20000
-#define REGISTER_TRIES_MAX 100 /* where calls of the driver's may fail */
-#define LATE_NS 50000          /* a real device's kernels are as late as this; the fake's by its seed */
+#define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
 
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
@@ -101,7 +100,7 @@ static void register_memory(pair_node *n)
                               .heads_total = 4};
     memcpy(&regions[i].memory, &n->memory, sizeof(n->memory)); /* not all are enumerators */
   }
-  for (int i = 0; i < REGISTER_TRIES_MAX && status == KVF_TRANSFER_SETUP; i++) {
+  for (uint32_t i = 0; i < n->register_tries && status == KVF_TRANSFER_SETUP; i++) {
     status = pair_layout == NULL ? kvf_node_register(n->node, regions, n->regions)
                                  : kvf_node_register_layout(n->node, regions, n->regions, pair_layout);
   }
@@ -196,7 +195,10 @@ static bool set_own(pair_node *n, kvf_config *config, const pair_option *option)
   const struct {
     const char *name;
     uint32_t *value;
-  } numbers[] = {{"blocks", &n->blocks}, {"block_bytes", &n->block_bytes}, {"regions", &n->regions}};
+  } numbers[] = {{"blocks", &n->blocks},
+                 {"block_bytes", &n->block_bytes},
+                 {"regions", &n->regions},
+                 {"register_tries", &n->register_tries}};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     if (strcmp(option->name, numbers[i].name) == 0) {
       *numbers[i].value = (uint32_t)strtoul(option->value, NULL, 10);
@@ -255,6 +257,7 @@ void pair_open_node(pair_node *n, const pair_option *options)
   *n = (pair_node){.blocks = PAIR_BLOCKS,
                    .block_bytes = PAIR_BLOCK_BYTES,
                    .regions = PAIR_REGIONS,
+                   .register_tries = 1,
                    .memory = KVF_MEMORY_HOST,
                    .log = calloc(1, sizeof(*n->log))};
   assert_non_null(n->log);
@@ -565,15 +568,21 @@ pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms)
   return result;
 }
 
-pair_result pair_wait(pair_node *consumer, uint64_t id)
+pair_result pair_wait_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms)
 {
-  const pair_result result = pair_poll_for(consumer, id, PAIR_PATIENCE_MS);
+  const pair_result result = pair_poll_for(consumer, id, timeout_ms);
   assert_true(result.load_released && result.decided);
   return result;
 }
 
+pair_result pair_wait(pair_node *consumer, uint64_t id)
+{
+  return pair_wait_for(consumer, id, PAIR_LATE_MS);
+}
+
 /* Returns what the calls say. */
-static kvf_status fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out)
+static kvf_status fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, uint32_t timeout_ms,
+                        pair_result *out)
 {
   uint64_t id = 0;
   *out = (pair_result){0};
@@ -583,7 +592,7 @@ static kvf_status fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t
   }
   started = pair_load(consumer, ticket, id, first);
   if (started == KVF_OK) {
-    *out = pair_wait(consumer, id);
+    *out = pair_wait_for(consumer, id, timeout_ms);
     out->holds = pair_holds_all(consumer, first, out->report.prefix, ticket->seed);
   } else {
     (void)kvf_request_cancel(consumer->node, id);
@@ -594,7 +603,7 @@ static kvf_status fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t
 kvf_status pair_fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out)
 {
   pair_result result;
-  const kvf_status started = fetch(consumer, ticket, first, &result);
+  const kvf_status started = fetch(consumer, ticket, first, PAIR_LATE_MS, &result);
   assert_true(started != KVF_OK || result.holds);
   if (out != NULL) {
     *out = result;
@@ -749,7 +758,7 @@ static kvf_status load_good(beside *b, uint32_t seed)
   (void)pthread_mutex_lock(&b->offers);
   pair_offer(b->producer, HEALTHY_FIRST, PAIR_TRY_BLOCKS, seed, true, &ticket);
   (void)pthread_mutex_unlock(&b->offers);
-  kvf_status status = fetch(&b->consumer, &ticket, DESTINATION, &result);
+  kvf_status status = fetch(&b->consumer, &ticket, DESTINATION, PAIR_PATIENCE_MS, &result);
   if (status == KVF_OK) {
     status = result.holds ? (kvf_status)result.report.status : KVF_CHECKSUM;
   }
@@ -827,7 +836,7 @@ void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcom
   for (uint32_t i = 0; i < PAIR_TRY_BLOCKS; i++) {
     pair_fill(consumer, DESTINATION + i, ticket->seed + 1, i); /* so that nothing is right by chance */
   }
-  *out = (pair_outcome){.started = fetch(consumer, ticket, DESTINATION, &result)};
+  *out = (pair_outcome){.started = fetch(consumer, ticket, DESTINATION, PAIR_PATIENCE_MS, &result)};
   if (out->started != KVF_OK) {
     return;
   }

@@ -39,6 +39,7 @@ typedef struct pair_node {
   uint32_t blocks;
   uint32_t block_bytes;
   uint32_t regions;
+  uint32_t register_tries;
   uint8_t *pool[PAIR_REGIONS_MAX]; /* where the test reads and writes them; NULL: in a real device's memory */
   void *bases[PAIR_REGIONS_MAX];   /* what they are registered as */
   void *left[PAIR_REGIONS_MAX];    /* what pair_move() has left behind */
@@ -66,9 +67,9 @@ extern const kvf_layout *pair_layout;
 extern uint32_t pair_groups;
 
 /* Options of the library's, may be NULL; besides, "model" is one of the identity's fields, "blocks", "block_bytes" and
- * "regions" are the pool's, and "memory" says its kind: "host", "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or
- * "other" (memory_kind.h). Where a test says nothing else, a peer counts as stalled only after a time that no busy
- * machine makes it wait. */
+ * "regions" are the pool's, "register_tries" is how often it registers while that gives KVF_TRANSFER_SETUP (1), and
+ * "memory" says its kind: "host", "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or "other" (memory_kind.h). Where a
+ * test says nothing else, a peer counts as stalled only after a time that no busy machine makes it wait. */
 void pair_open(pair *p, const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */
@@ -168,9 +169,11 @@ uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t fir
 /* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
 pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms);
 /* The same; it must come. */
+pair_result pair_wait_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms);
+/* The same, within PAIR_LATE_MS. */
 pair_result pair_wait(pair_node *consumer, uint64_t id);
-/* Request, load and wait. Returns the load's status, or that of the call that refuses it; blocks that are said to be
- * good must have the ticket's bytes. `out` may be NULL. */
+/* Request, load and pair_wait(). Returns the load's status, or that of the call that refuses it; blocks that are said
+ * to be good must have the ticket's bytes. `out` may be NULL. */
 kvf_status pair_fetch(pair_node *consumer, const pair_ticket *ticket, uint32_t first, pair_result *out);
 /* The same, which must bring all blocks, and the verdict to use them. */
 void pair_fetch_whole(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
@@ -192,8 +195,8 @@ typedef struct pair_outcome {
 } pair_outcome;
 
 /* Offers blocks that a consumer beside does not use, loads them, and checks P1 (the blocks that are said to be good
- * are), P2 (the outcome comes in time, and released and the verdict after it), P3 (each once: pair_wait()), and that a
- * failure has a reason that is not a caller's mistake. */
+ * are), P2 (the outcome comes in time, and released and the verdict after it), P3 (each once: pair_wait_for()), and
+ * that a failure has a reason that is not a caller's mistake. */
 void pair_try(pair_node *producer, pair_node *consumer, uint32_t seed, pair_outcome *out);
 /* The same with a ticket of one's own: of another process' producer, say. */
 void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out);

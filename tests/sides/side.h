@@ -101,7 +101,7 @@ extern struct under_test {
 } under_test;
 
 /* Opens a transport and allocates and registers memory of this shape, of the kinds that it says, filled with the
- * pattern of this seed (pattern_fill()). */
+ * pattern of this seed (pattern_is()). */
 void side_open(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed);
 /* With a configuration of one's own. */
 void side_open_with(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed,
@@ -189,7 +189,6 @@ typedef struct pattern_place {
   uint64_t offset; /* in the block */
 } pattern_place;
 
-void pattern_fill(uint8_t *to, pattern_place at, size_t bytes);
 bool pattern_is(const uint8_t *got, pattern_place at, size_t bytes);
 
 #endif

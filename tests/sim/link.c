@@ -132,7 +132,7 @@ void sim_link_close(sim_world *world, sim_node *node, uint32_t link_id)
   sim_note(world, node->index, "closes link %", link_id, 0, 0);
   if (link != NULL) {
     link->used = false;
-    sim_reads_cancel_path(world, node->index, link_id);
+    sim_reads_cancel_link(world, node->index, link_id);
   }
 }
 

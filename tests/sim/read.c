@@ -194,7 +194,7 @@ void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id)
   }
 }
 
-void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t link_id)
+void sim_reads_cancel_link(sim_world *world, uint32_t node, uint32_t link_id)
 {
   for (uint32_t i = 0; i < world->reads_end; i++) {
     if (world->reads[i].used && world->reads[i].node == node && world->reads[i].link_id == link_id) {

@@ -485,7 +485,7 @@ void sim_link_break(sim_world *world, sim_link *link, kvf_status status);
 void sim_links_drop_node(sim_world *world, uint32_t node);
 void sim_read_start(sim_world *world, sim_node *node, const kvf_load_read *action);
 void sim_read_cancel(sim_world *world, uint32_t node, uint64_t read_id);
-void sim_reads_cancel_path(sim_world *world, uint32_t node, uint32_t link_id);
+void sim_reads_cancel_link(sim_world *world, uint32_t node, uint32_t link_id);
 /* The reads of a node that is gone: nothing is left of them. */
 void sim_reads_drop_node(sim_world *world, uint32_t node);
 void sim_reads_heal(sim_world *world);

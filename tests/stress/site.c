@@ -59,7 +59,8 @@ static void list_options(const stress_site *site, bool on_device, pair_option *o
       {"blocks", "32"}, /* STRESS_BLOCKS */
       {"block_bytes", "8192"},
       {"regions", "2"},
-      {"load_timeout_ms", "1500"}, /* STRESS_LOAD_TIMEOUT_MS */
+      {"register_tries", on_device ? "100" : "1"}, /* a call of the driver's may fail */
+      {"load_timeout_ms", "1500"},                 /* STRESS_LOAD_TIMEOUT_MS */
       {"release_timeout_ms", "1000"},
       {"handshake_timeout_ms", "300"},
       {"breaker_cooldown_ms", "5"},

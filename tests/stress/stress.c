@@ -1,13 +1,10 @@
 /* stress: see stress.h. */
 #include <argp.h>
-#include <dirent.h>
 #include <inttypes.h>
-#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../held_port.h"

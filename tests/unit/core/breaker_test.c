@@ -105,7 +105,7 @@ TEST(lost_probe_is_followed_by_another)
   assert_true(kvf_breaker_wants_probe(&breaker, 1450));
 }
 
-TEST(lost_path_is_probed_at_once_but_not_twice)
+TEST(lost_link_is_probed_at_once_but_not_twice)
 {
   kvf_breaker breaker = closed();
   kvf_breaker_lose(&breaker, 0, KVF_PEER_DOWN);

@@ -1,6 +1,7 @@
 /* Fails the n-th hash or MAC, for every n, as OpenSSL does without memory: what cannot be proved is not believed, and
  * what failed once works later. Linked with --wrap for kvf_sha256, kvf_hmac, kvf_mac_init and kvf_mac_make. */
 
+#include "core/core_state.h" /* for connections that have not proved a key */
 #include "scene.h"
 
 kvf_status __real_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
@@ -114,6 +115,7 @@ CLUSTER_TEST(handshake)
     failed = disarm();
     assert_int_equal(cluster_stat(&c.d, "peer_handshakes", ""), failed ? 0 : 1);
     assert_int_equal(cluster_stat(&c.p[0], "sessions_open", ""), failed ? 0 : 1);
+    assert_int_equal(c.p[0].core->sessions.unproven.count, 0);
     cluster_advance(501);  /* the breaker's cooldown, where it counts as the peer's failure */
     cluster_advance(9500); /* renews */
     assert_int_equal(cluster_stat(&c.d, "peer_handshakes", ""), 1);

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "core/core_state.h" /* for how many readers there are */
 #include "scene.h"
+#include "wire/ping_message.h"
 
 /* Reads of four blocks of two bytes, two at a time; pauses are of 5 to 10 ms, no byte for 1000 ms is a stall. */
 #define TIMES                                                                                    \
@@ -84,6 +85,24 @@ SCENE(loads_take_turns, TIMES "exact_chunk_bytes=8 chunks_in_flight=4 hold=links
       "load 1 A want=0,1,2,3,4,5,6,7,8,9,10,11 > open 1 P0 local\n"
       "load 2 A want=12,13,14,15\n"
       "link 1 ok > read 1 of P0 over 1: 0,1,2,3 | 12,13,14,15 | 4,5,6,7 | 8,9,10,11\n")
+
+/* A load of many parts has no more turns than a load of one: of load 1, only the part of P0 is left. */
+CLUSTER_TEST(parts_share_their_load_s_turn)
+{
+  cluster_open(LOAD "blocks=16 ranks=2 heads=2");
+  scene(
+      "load 1 A want=0,1,2,3,4,5,6,7 > open 1 P0 local; open 2 P1 local\n"
+      "link 2 ok > read 1 of P1 over 2: 0,1,2,3 | 4,5,6,7\n"
+      "done 1 ok\n"
+      "done 2 ok\n"
+      "linkdown 2 transfer_failed > close 2\n"
+      "load 2 A want=8,9,10,11,12,13,14,15 > open 3 P1 local\n");
+  kvf_core_on_link(c.d.core, c.now_ns, 1, KVF_OK);
+  kvf_core_on_link(c.d.core, c.now_ns, 3, KVF_OK);
+  scene(
+      "+1 > read 3 of P0 over 1: 0,1,2,3 | 8,9,10,11 | 4,5,6,7; read 6 of P1 over 3: 8,9,10,11; "
+      "read 7 of P0 over 1: 12,13,14,15; read 8 of P1 over 3: 12,13,14,15\n");
+}
 
 SCENE(limit_of_reads_in_flight, LOAD "blocks=16",
       "load 1 A > open 1 P0 local\n"
@@ -214,6 +233,16 @@ SCENE(one_part_of_two_is_not_small, LOAD "exact_inline_bytes=8 blocks=1 ranks=2 
 SCENE(too_many_bytes_for_small, LOAD "exact_inline_bytes=7",
       "load 1 A > open 1 P0 local\n"
       "link 1 ok > read 1 of P0 over 1: 0,1,2,3\n")
+
+/* Of the group that this stage has no layer of. */
+CLUSTER_TEST(a_load_of_no_bytes_is_read_all_the_same)
+{
+  cluster_open(TIMES "own=2 own_stages=0x04 rank=1 layers=6 groups=2 blocks=3 hold=reads published");
+  c.d.core->loads.readers = (kvf_load_readers){.count = 2, .spread_bytes = 1};
+  scene(
+      "load 1 A want=0,1,2 > read 1 of P0 [3-5]: small 0.0,0.1,0.2\n"
+      "done 1 ok > load 1: ok 6/6; load 1 released\n");
+}
 
 /* ---- retries ---- */
 
@@ -670,6 +699,20 @@ READING_SCENE(peer_that_only_answers_pings,
               "+500\n"
               "+999\n"
               "+1 > cancel 1,2; close 1\n")
+
+/* It answers another question. */
+TEST_WITH(pong_from_before_the_ping, start_reading, cluster_close)
+{
+  const kvf_ping pong = {.seq = 1};
+  uint8_t body[KVF_PING_BYTES_MAX];
+  size_t bytes = 0;
+  assert_int_equal(kvf_ping_encode(&pong, body, sizeof(body), &bytes), KVF_OK);
+  kvf_core_on_frame(c.d.core, c.now_ns, c.wires[0].consumer_id, KVF_FRAME_PONG, body, bytes);
+  scene(
+      "hold P0\n"
+      "+500 > ping P0\n"
+      "+500 > cancel 1,2; close 1; D hangs up on P0\n");
+}
 
 READING_SCENE(progress_restarts_the_clock,
               "+400\n"

@@ -127,15 +127,15 @@ SCENE(heard_end_is_not_given_up, "control lease_ttl_ms=300 published hold=events
       "event > request 1 released\n"
       "stats D requests_open acknowledgements_given_up > 0; 0\n")
 
-/* The only item of an answer to the consumer, from P0. */
-static void answer(uint32_t seq, uint64_t lease_id, uint64_t attachment, kvf_lease_state state)
+/* The only item of an answer to the consumer. */
+static void answer(uint32_t producer, uint32_t seq, uint64_t lease_id, uint64_t attachment, kvf_lease_state state)
 {
   kvf_lease_states states = {.seq = seq, .count = 1};
   uint8_t body[64];
   size_t bytes = 0;
   states.items[0] = (kvf_lease_states_item){lease_id, 0, attachment, (uint8_t)state};
   assert_int_equal(kvf_lease_states_encode(&states, body, sizeof(body), &bytes), KVF_OK);
-  kvf_core_on_frame(c.d.core, c.now_ns, c.wires[0].consumer_id, KVF_FRAME_LEASE_STATES, body, bytes);
+  kvf_core_on_frame(c.d.core, c.now_ns, c.wires[producer].consumer_id, KVF_FRAME_LEASE_STATES, body, bytes);
   cluster_settle();
 }
 
@@ -151,25 +151,28 @@ CLUSTER_TEST(late_renewal_answer_does_not_end_the_telling)
       "+5000\n" /* renews; the answer is held */
       "cancel 1 > P0 ends A: abandoned\n"
       "stats D renewals_sent acknowledgements_sent requests_open > 3; 1; 1\n");
-  answer(3, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
+  answer(0, 3, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
   scene("stats D requests_open > 1\n");
-  answer(4, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
+  answer(0, 4, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
   scene("stats D requests_open > 0\n");
 }
 
-/* P8: nor can the producer answer for another lease, or another node's attachment. */
-CLUSTER_TEST(end_is_heard_about_its_own_lease)
+/* P8: nor can a producer answer for another one, for another lease, or for another node's attachment. */
+CLUSTER_TEST(end_is_heard_from_its_own_producer_about_its_own_lease)
 {
-  cluster_open("control published");
+  cluster_open("ranks=2 apart control published");
   scene(
       "request 1 A\n"
+      "request 2 B\n"
       "hold P0\n"
       "cancel 1 > P0 ends A: abandoned\n");
-  answer(2, c.tickets[0].lease.id + 1, 1, KVF_LEASE_STATE_ENDED);
-  answer(2, c.tickets[0].lease.id, 2, KVF_LEASE_STATE_ENDED);
+  const uint64_t lease_id = c.tickets[0].lease.id;
+  answer(1, 3, lease_id, 1, KVF_LEASE_STATE_ENDED);
+  answer(0, 3, lease_id + 1, 1, KVF_LEASE_STATE_ENDED);
+  answer(0, 3, lease_id, 2, KVF_LEASE_STATE_ENDED);
+  scene("stats D requests_open > 2\n");
+  answer(0, 3, lease_id, 1, KVF_LEASE_STATE_ENDED);
   scene("stats D requests_open > 1\n");
-  answer(2, c.tickets[0].lease.id, 1, KVF_LEASE_STATE_ENDED);
-  scene("stats D requests_open > 0\n");
 }
 
 /* ---- several requests with one ticket ---- */

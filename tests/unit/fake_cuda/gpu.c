@@ -407,14 +407,6 @@ bool kind_side_is_stuck(const kind_side *side)
   return !atomic_load(&side->is_done);
 }
 
-bool kind_side_ends(const kind_side *side, unsigned seconds)
-{
-  for (unsigned i = 0; i < seconds * 1000 && !atomic_load(&side->is_done); i++) {
-    pause_ms(1);
-  }
-  return atomic_load(&side->is_done);
-}
-
 static void read_once(void *context)
 {
   kind_reading *reading = context;

@@ -107,8 +107,6 @@ void kind_side_start(kind_side *side, void (*run)(void *context), void *context)
 void kind_side_join(kind_side *side);
 /* Whether it comes to stand still, in a lock. */
 bool kind_side_is_stuck(const kind_side *side);
-/* Whether it is done within so long. */
-bool kind_side_ends(const kind_side *side, unsigned seconds);
 
 /* A read in such a thread. */
 typedef struct kind_reading {

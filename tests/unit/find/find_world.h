@@ -2,8 +2,8 @@
 #ifndef KVF_TESTS_FIND_WORLD_H
 #define KVF_TESTS_FIND_WORLD_H
 
-#include "../core/control_world.h"
 #include "base/status.h"
+#include "control_world.h"
 #include "find/finder.h"
 #include "test.h"
 #include "wire/find_message.h"

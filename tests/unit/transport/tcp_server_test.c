@@ -305,7 +305,7 @@ TEST(silent_strangers_do_not_keep_out_who_speaks)
   kvf_tls_context_free(tls);
 }
 
-/* Likewise among those that have proved the key. */
+/* Among those that have proved the key. */
 SCENE_TEST(the_host_with_most_consumers_makes_room)
 {
   int fds[4];

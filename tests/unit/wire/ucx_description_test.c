@@ -118,11 +118,11 @@ TEST(fields_outside_their_limits_are_refused_under_a_good_checksum)
     uint16_t value;
   } rows[] = {{0, 0},                                                      /* the magic number */
               {24, 0},                                                     /* the worker's length */
-              {24, KVF_UCX_ADDRESS_BYTES_MAX + 1},                         /* likewise */
+              {24, KVF_UCX_ADDRESS_BYTES_MAX + 1},                         /* the worker's length */
               {26 + sizeof(worker) + 4 + 8, 0},                            /* the table's key */
-              {26 + sizeof(worker) + 4 + 8, KVF_UCX_KEY_BYTES_MAX + 1},    /* likewise */
+              {26 + sizeof(worker) + 4 + 8, KVF_UCX_KEY_BYTES_MAX + 1},    /* the table's key */
               {26 + sizeof(worker) + 4 + 10 + 5, 0},                       /* regions */
-              {26 + sizeof(worker) + 4 + 10 + 5, KVF_REGIONS_MAX + 1},     /* likewise */
+              {26 + sizeof(worker) + 4 + 10 + 5, KVF_REGIONS_MAX + 1},     /* regions */
               {26 + sizeof(worker) + 4 + 10 + 5, 3},                       /* more than there are */
               {26 + sizeof(worker) + 4 + 10 + 5 + 2, KVF_GROUPS_MAX + 1}}; /* checksums */
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

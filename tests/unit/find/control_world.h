@@ -15,17 +15,9 @@ typedef struct control_side {
   uint64_t conn_id; /* of the one connection, 0: none */
   uint8_t inbox[2 * KVF_OUTBOX_BYTES_MAX];
   size_t inbox_bytes;
-  uint32_t opened_link_id; /* the last link that the core wanted opened */
-  uint32_t closed_links;
-  uint64_t generation; /* of its memory */
-  uint32_t reads;
-  kvf_load_read last_read;
   bool dial_wanted;
   uint64_t dial_conn_id;
-  kvf_address dial_address;
-  kvf_address link_address;
   bool hung_up;
-  uint32_t log_lines;
   char last_log[256];
 } control_side;
 
@@ -44,9 +36,7 @@ typedef struct control_options {
   const char *consumer_key; /* NULL: none */
   const char *producer_key;
   const char *producer_other_key;
-  const char *consumer_model;
-  bool control;        /* the consumer is a control node, without memory */
-  bool without_memory; /* the producer has registered none: control_set_memory() */
+  bool control; /* the consumer is a control node, without memory */
   kvf_config config;
 } control_options;
 
@@ -55,9 +45,6 @@ void control_options_init(control_options *options);
 void control_world_open(const control_options *options);
 /* Of the last world that was opened, if it is still open. */
 int control_world_close(void **state);
-void control_set_memory(control_side *side);
-/* Takes it back, and sets other memory; the other side has not heard of it yet. */
-void control_move(control_side *side);
 
 /* Carries effects and frames to and fro until nothing moves. Dials are answered by control_dial() only. */
 void control_settle(void);
