@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../unit/wire/described.h"
 #include "fuzz.h"
 #include "wire/data_message.h"
 #include "wire/find_message.h"
@@ -286,27 +287,14 @@ static size_t seed_welcome(uint8_t *out)
 
 static size_t seed_parts(uint8_t *out)
 {
-  kvf_region_layout region = {.stride_bytes = 64, .block_bytes = 64, .blocks = 9, .heads = 1, .heads_total = 1};
-  kvf_part parts[2];
-  for (uint32_t i = 0; i < COUNT_OF(parts); i++) {
-    parts[i] = (kvf_part){.layer = i,
-                          .offset_bytes = 32 * i,
-                          .unit_bytes = 2,
-                          .row_bytes = 2,
-                          .head_bytes = 8,
-                          .rows = 4,
-                          .block_tokens = 4,
-                          .heads = 4,
-                          .heads_total = 4};
-  }
+  described d;
+  describe(&d);
+  d.pages.layout.deal = (kvf_deal){.ranks = 2, .tokens = 2};
   kvf_welcome welcome = {.ranks = 1,
                          .block_tokens = 4,
-                         .regions_count = 1,
-                         .regions = &region,
-                         .layout = {.parts = parts,
-                                    .parts_count = COUNT_OF(parts),
-                                    .share = {.heads = 4, .heads_total = 4},
-                                    .deal = {.ranks = 2, .tokens = 2}}};
+                         .regions_count = d.pages.regions_count,
+                         .regions = d.regions,
+                         .layout = d.pages.layout};
   size_t bytes = 0;
   fuzz_check(kvf_welcome_encode(&welcome, out, sizeof(again), &bytes) == KVF_OK);
   return bytes;
