@@ -15,7 +15,6 @@
 
 static kvf_status init_macs(kvf_context *context)
 {
-  assert(context->self.macs_count == 0);
   kvf_status status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.key);
   if (status == KVF_OK && context->self.other_key.bytes > 0) {
     status = kvf_mac_init(&context->self.macs[context->self.macs_count++], &context->self.other_key);
@@ -612,7 +611,6 @@ void kvf_core_on_dialed(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_s
 static kvf_status on_answer(kvf_core *core, uint64_t now_ns, kvf_peer *peer, kvf_frame_type type, const uint8_t *body,
                             size_t body_bytes)
 {
-  assert(peer->state == KVF_PEER_READY);
   peer->answer_by_ns = KVF_TIME_NEVER;
   return type == KVF_FRAME_LEASE_STATES
              ? kvf_attachments_on_states(&core->requests.attachments, now_ns, peer, body, body_bytes)

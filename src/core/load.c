@@ -76,7 +76,6 @@ static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
   slice->first_missing = next;
-  assert(chunk->count > 0 && chunk->count <= KVF_CHUNK_ITEMS_MAX);
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
