@@ -111,21 +111,36 @@ def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: 
     (world / "once").touch()
     program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
     row = make_row("a_bug", suites, base)
-    assert (row["caught"], row["sometimes"], row["tests"], row["ran"]) == ({"core/some": "a"}, ["once"], {"core/some": ["a"]}, 2)
+    assert row == {"caught": {"core/some": "a"}, "sometimes": ["once"], "tests": {"core/some": ["a"]}}
 
 
-def test_a_row_is_kept_for_its_patch_and_tree(world: Path) -> None:
+def test_another_source_is_another_tree(world: Path) -> None:
     (world / "src").mkdir()
     (world / "meson.build").touch()
     (world / "meson_options.txt").touch()
     source = world / "src/a.c"
     source.write_text("int a;")
     before = mutant_matrix.tree_key(world)
-    mutant_matrix.keep("a_bug", {"key": mutant_matrix.row_key(before, b"patch"), "caught": []})
-    assert mutant_matrix.read_kept("a_bug", mutant_matrix.row_key(before, b"patch"))
     source.write_text("int b;")
     assert mutant_matrix.tree_key(world) != before
-    assert mutant_matrix.read_kept("a_bug", mutant_matrix.row_key(before, b"patch, mended")) is None
+
+
+def test_a_row_is_kept_until_its_patch_changes_other_lines(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutant_matrix, "PATCHES", world)
+    keys = []
+    for text in ("--- a/x.c\n+++ b/x.c\n near\n-old\n+new\n", "--- a/y.c\n+++ b/y.c\n far\n-old\n+new\n",
+                 "--- a/x.c\n+++ b/x.c\n near\n-old\n+newer\n"):
+        (world / "a_bug.patch").write_text(text)
+        keys.append(mutant_matrix.patch_key("a_bug"))
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_the_matrix_is_read_as_it_was_written(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutant_matrix, "MATRIX", world / "matrix.json")
+    assert mutant_matrix.read_matrix() == {"bugs": {}, "suites": {}}
+    rows, seconds = {"a_bug": {"patch": "1", "tree": "2", "caught": {"core/some": "a"}}}, {"core/some": 0.5}
+    mutant_matrix.write_matrix(rows, seconds)
+    assert mutant_matrix.read_matrix() == {"bugs": rows, "suites": seconds}
 
 
 def test_the_table_ranks_by_what_is_caught_alone() -> None:

@@ -2,8 +2,8 @@
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
 hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. Programs that a bug leaves as
-they are, to the byte, are not run. A row is kept in .cache until its patch or a C source changes. When all are there they are
-written into tests/mutants/matrix.json.
+they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until the lines that its patch
+changes are others; --anew makes also those again that were made with other C sources.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ import children
 from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, WITH_TOOLS, MutantError, build, copy_tree, patch, read_mutant
 
 KEPT = ROOT / ".cache/mutants/matrix"
+SHORT = 12
+"""Digits of a key."""
 MATRIX = PATCHES / "matrix.json"
 SEEDS = 20000
 """Of the simulator: as many as it searches from one start for a planted bug."""
@@ -120,12 +122,14 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
 
 def run_all(suites: list[Suite], limit_s: Callable[[Suite], float]) -> dict[str, Outcome]:
     """The list's order is that in which they begin."""
-    outcomes = {}
-    for kind, workers in (("busy", os.cpu_count() or 1), ("waits", WAITING_AT_A_TIME), ("alone", 1)):
-        chosen = [suite for suite in suites if suite.kind == kind]
-        with ThreadPoolExecutor(workers) as pool:
-            outcomes |= zip((suite.name for suite in chosen), pool.map(lambda suite: run(suite, limit_s(suite)), chosen))
-    return outcomes
+    def of(*kinds: str) -> list[Suite]:
+        return [suite for suite in suites if suite.kind in kinds]
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as busy, ThreadPoolExecutor(WAITING_AT_A_TIME) as waiting:
+        begun = [(suite.name, (waiting if suite.kind == "waits" else busy).submit(run, suite, limit_s(suite)))
+                 for suite in of("busy", "waits")]
+    return {name: future.result() for name, future in begun} | {
+        suite.name: run(suite, limit_s(suite)) for suite in of("alone")}
 
 
 def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
@@ -171,21 +175,24 @@ def tree_key(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def row_key(tree: str, text: bytes) -> str:
-    return hashlib.sha256(tree.encode() + text).hexdigest()
+def patch_key(name: str) -> str:
+    """Of the lines that it changes; those around them may change."""
+    lines = (PATCHES / f"{name}.patch").read_bytes().splitlines()
+    changed = [line for line in lines if line[:1] in (b"+", b"-") and not line.startswith((b"+++ ", b"--- "))]
+    return hashlib.sha256(b"\n".join(changed)).hexdigest()[:SHORT]
 
 
-def read_kept(name: str, key: str) -> dict[str, Any] | None:
-    path = KEPT / f"{name}.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    return kept if kept.get("key") == key else None
+def read_matrix() -> dict[str, Any]:
+    return json.loads(MATRIX.read_text()) if MATRIX.exists() else {"bugs": {}, "suites": {}}
 
 
-def keep(name: str, row: dict[str, Any]) -> None:
-    KEPT.mkdir(parents=True, exist_ok=True)
-    new = KEPT / f"{name}.new"
-    new.write_text(json.dumps(row, indent=1))
-    new.rename(KEPT / f"{name}.json")
+def write_matrix(rows: dict[str, dict[str, Any]], seconds: dict[str, float]) -> None:
+    """A line a bug: which suites catch it, and by which of their tests first; all tests of a suite that does so alone."""
+    bugs = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items())]
+    suites = [f"  {json.dumps(name)}: {taken}" for name, taken in sorted(seconds.items())]
+    new = MATRIX.with_suffix(".new")
+    new.write_text('{"bugs": {\n' + ",\n".join(bugs) + '\n },\n "suites": {\n' + ",\n".join(suites) + "\n }}\n")
+    new.rename(MATRIX)
 
 
 @contextlib.contextmanager
@@ -202,10 +209,11 @@ def one_at_a_time() -> Iterator[None]:
 
 # ---- a row ----
 
-def baseline(suites: list[Suite], key: str) -> dict[str, Any]:
+def baseline(suites: list[Suite], tree: str) -> dict[str, Any]:
     """How long each suite takes without a bug, and what it runs."""
-    if kept := read_kept("baseline", key):
-        return kept
+    path = KEPT / f"baseline-{tree}.json"
+    if path.exists():
+        return json.loads(path.read_text())
     start = time.monotonic()
     build(TREE, programs_of(suites, TREE))
     prints = {suite.name: print_of(suite) for suite in suites}
@@ -217,8 +225,8 @@ def baseline(suites: list[Suite], key: str) -> dict[str, Any]:
     seconds = {name: round(outcome.seconds, 2) for name, outcome in outcomes.items()}
     print(f"without a bug: {len(suites)} suites, {sum(seconds.values()):.0f} s of them, "
           f"{time.monotonic() - start:.0f} s in all{', failed sometimes: ' * bool(unsteady)}{' '.join(unsteady)}", flush=True)
-    keep("baseline", row := {"key": key, "seconds": seconds, "prints": prints})
-    return row
+    path.write_text(json.dumps(base := {"seconds": seconds, "prints": prints}))
+    return base
 
 
 def sole(names: Iterable[str]) -> set[str]:
@@ -239,39 +247,31 @@ def make_row(name: str, suites: list[Suite], base: dict[str, Any]) -> dict[str, 
     outcomes, caught, sometimes = run_again(changed, limit_s)
     tests = {suite.name: found for suite in changed if suite.name in sole(caught)
              if (found := failing_tests(suite, limit_s(suite)))}
-    return {"caught": {suite: outcomes[suite].test for suite in caught}, "sometimes": sometimes, "tests": tests,
-            "ran": len(changed), "build_s": round(built - start), "seconds": round(time.monotonic() - start)}
+    print(f"{name}: {len(caught)} of {len(changed)} suites catch it{': ' * bool(caught)}{' '.join(caught[:5])}"
+          f"{' …' * (len(caught) > 5)}, {built - start:.0f} of {time.monotonic() - start:.0f} s to build", flush=True)
+    row = {"caught": {suite: outcomes[suite].test for suite in caught}, "sometimes": sometimes, "tests": tests}
+    return {what: found for what, found in row.items() if found or what == "caught"}
 
 
-def fill(names: list[str], tree: str, keys: dict[str, str], rows: dict[str, dict[str, Any]]) -> None:
-    """Adds the rows of `names`."""
+def fill(names: list[str], tree: str, rows: dict[str, dict[str, Any]]) -> None:
+    """Makes the rows of `names`."""
     TREE.mkdir(parents=True, exist_ok=True)
     copy_tree(TREE)
     suites = suites_of(TREE)
     base = baseline(suites, tree)
-    for name in names:
+    start = time.monotonic()
+    for done, name in enumerate(names, start=1):
         patch(read_mutant(name), TREE)
         try:
-            row = make_row(name, suites, base)
+            rows[name] = {"patch": patch_key(name), "tree": tree, **make_row(name, suites, base)}
         finally:
             patch(read_mutant(name), TREE, "-R")
-        keep(name, {"key": keys[name], **row})
-        rows[name] = row
-        left_h = sum(row["seconds"] for row in rows.values()) / len(rows) * (len(keys) - len(rows)) / 3600
-        print(f"[{len(rows)}/{len(keys)}] {name}: {len(row['caught'])} of {row['ran']} suites catch it"
-              f"{': ' * bool(row['caught'])}{' '.join(list(row['caught'])[:5])}{' …' * (len(row['caught']) > 5)}, "
-              f"{row['build_s']} of {row['seconds']} s to build; about {left_h:.1f} h left", flush=True)
+        write_matrix(rows, base["seconds"])
+        left_h = (time.monotonic() - start) / done * (len(names) - done) / 3600
+        print(f"[{done}/{len(names)}] about {left_h:.1f} h left", flush=True)
 
 
 # ---- what is told ----
-
-def write_matrix(rows: dict[str, dict[str, Any]], suites: list[str]) -> None:
-    """A line a bug: which suites catch it, and by which of their tests first; all tests of a suite that does so alone."""
-    bugs = [f"  {json.dumps(name)}: " + json.dumps({what: row[what] for what in ("caught", "sometimes", "tests") if row[what]})
-            for name, row in sorted(rows.items())]
-    listed = ",\n".join(f"  {json.dumps(name)}" for name in sorted(suites))
-    MATRIX.write_text('{"bugs": {\n' + ",\n".join(bugs) + '\n },\n "suites": [\n' + listed + "\n ]}\n")
-
 
 def alone(rows: dict[str, dict[str, Any]], without: set[str]) -> dict[str, dict[str, list[str]]]:
     """Suite, bug that it alone catches, its tests that fail: the suites with most such bugs first."""
@@ -280,7 +280,7 @@ def alone(rows: dict[str, dict[str, Any]], without: set[str]) -> dict[str, dict[
         caught = set(row["caught"]) - without
         if len(caught) == 1:
             suite = caught.pop()
-            found.setdefault(suite, {})[name] = row["tests"].get(suite, [])
+            found.setdefault(suite, {})[name] = row.get("tests", {}).get(suite, [])
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
@@ -306,21 +306,23 @@ def ranked(rows: dict[str, dict[str, Any]], seconds: dict[str, float]) -> Iterab
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kept", action="store_true", help="only the table of the rows that are kept")
+    parser.add_argument("--anew", action="store_true", help="also the rows that were made with other C sources")
     parser.add_argument("names", nargs="*", metavar="NAME", help="these bugs alone")
     given = parser.parse_args()
-    tree = tree_key(ROOT)
-    keys = {path.stem: row_key(tree, path.read_bytes()) for path in sorted(PATCHES.glob("*.patch")) if is_of_c(path.stem)}
-    if unknown := set(given.names).difference(keys):
+    names = [path.stem for path in sorted(PATCHES.glob("*.patch")) if is_of_c(path.stem)]
+    if unknown := set(given.names).difference(names):
         raise MutantError(f"no planted bug in C: {' '.join(sorted(unknown))}")
-    rows = {name: row for name, key in keys.items() if (row := read_kept(name, key))}
-    if missing := [] if given.kept else [name for name in given.names or keys if name not in rows]:
+    tree = tree_key(ROOT)[:SHORT]
+    matrix = read_matrix()
+    rows = {name: row for name in names if (row := matrix["bugs"].get(name)) and row["patch"] == patch_key(name)}
+    missing = [name for name in given.names or names if name not in rows or (given.anew and rows[name]["tree"] != tree)]
+    if missing and not given.kept:
         with one_at_a_time():
-            fill(missing, tree, keys, rows)
-    seconds = (read_kept("baseline", tree) or {"seconds": {}})["seconds"]
-    if len(rows) == len(keys):
-        write_matrix(rows, list(seconds))
+            fill(missing, tree, rows)
     if not given.names:
-        print("\n".join(ranked(rows, seconds)))
+        older = sum(row["tree"] != tree for row in rows.values())
+        print(f"{len(rows)} of {len(names)} bugs have a row, {older} of them made with other C sources")
+        print("\n".join(ranked(rows, read_matrix()["suites"])))
 
 
 if __name__ == "__main__":
