@@ -54,7 +54,7 @@ KVF_API KVF_MUST_USE kvf_status kvf_check_memory(kvf_memory_kind kind, const cha
  * is tried. Any thread. KVF_TRANSFER_SETUP: it gives no handles of memory as most engines allocate it, so that the
  * transport local will be left out. KVF_TRANSFER_FAILED, KVF_NO_MEMORY: it does not run the kernels, by the error that
  * the line ends with: copies take their place, which is slower. KVF_NOT_FOUND: there are no more, or the kind has no
- * devices. KVF_INVALID: as above. */
+ * devices. KVF_INVALID: the library knows no such kind. */
 KVF_API KVF_MUST_USE kvf_status kvf_check_device(kvf_memory_kind kind, uint32_t index,
                                                  char message[KVF_MESSAGE_BYTES_MAX]);
 

@@ -27,12 +27,12 @@ typedef enum kvf_tls_scope { KVF_TLS_OFF_LOOPBACK, KVF_TLS_ALWAYS, KVF_TLS_NEVER
 typedef enum kvf_listen_source {
   KVF_LISTEN_UNSAID, /* nobody has asked: nothing is said of it either */
   KVF_LISTEN_OPTION,
-  KVF_LISTEN_VARIABLE, /* KVFERRY_LISTEN */
-  KVF_LISTEN_NIXL,     /* VLLM_NIXL_SIDE_CHANNEL_HOST; its port is a wish: a later one does as well, or any */
-  KVF_LISTEN_ROUTE,    /* the default route's address */
-  KVF_LISTEN_NO_ROUTE, /* loopback, as with the next two */
-  KVF_LISTEN_NO_KEY,
-  KVF_LISTEN_NO_KEY_FOR_NIXL
+  KVF_LISTEN_VARIABLE,        /* KVFERRY_LISTEN */
+  KVF_LISTEN_NIXL,            /* VLLM_NIXL_SIDE_CHANNEL_HOST; its port is a wish: a later one does as well, or any */
+  KVF_LISTEN_ROUTE,           /* the default route's address */
+  KVF_LISTEN_NO_ROUTE,        /* loopback */
+  KVF_LISTEN_NO_KEY,          /* loopback */
+  KVF_LISTEN_NO_KEY_FOR_NIXL, /* loopback */
 } kvf_listen_source;
 
 #define KVF_PATH_BYTES_MAX 1024

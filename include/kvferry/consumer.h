@@ -104,9 +104,10 @@ typedef struct kvf_request_info {
  * not be reached at two renewals in a row (they are a third of the TTL apart, 5 s at most). `options` may be NULL (the
  * node's configuration); `user` comes back in the verdict. *info is set on success only. KVF_BAD_TICKET: not a ticket,
  * altered, or of another prompt: nothing was connected to; go on by the engine's policy (recompute is safe).
- * KVF_OTHER_KEY: signed with another key: likewise, but the next ticket of that engine will be, too. KVF_INCOMPATIBLE:
- * made for another model or layout (the log names the identity's field that differs), or of another release's version.
- * KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere. KVF_NO_MEMORY: likewise. */
+ * KVF_OTHER_KEY: signed with another key: as KVF_BAD_TICKET, but the next ticket of that engine will be, too.
+ * KVF_INCOMPATIBLE: made for another model or layout (the log names the identity's field that differs), or of another
+ * release's version. KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere.
+ * KVF_NO_MEMORY: retry later or elsewhere. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
@@ -151,7 +152,7 @@ KVF_API kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uin
 /* Control node: kvf_load_is_stuck() of the request on a rank. With this, or if a rank has not reported by the deadline,
  * KVF_EVENT_REQUEST_STUCK comes before KVF_EVENT_REQUEST_RELEASED, unless the verdict is KVF_ACTION_USE: go on by the
  * verdict, but with other blocks (keep_tokens is 0), and put these aside until they are released. Idempotent.
- * KVF_NOT_FOUND: as above. */
+ * KVF_NOT_FOUND: no such request (any more). */
 KVF_API kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id);
 
 /* Control node: nobody wants the request any more, or this engine has all it needs without a load. Ends the lease at

@@ -65,13 +65,13 @@ typedef struct kvf_region {
  * node that does not listen also what a transport needs, and KVF_SYSTEM, KVF_NO_MEMORY as for kvf_node_open(). */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count);
 
-/* Likewise, where a region's block is more than one piece of keys and values: `layout`, which is copied, says what lies
- * where (part.h); the regions' heads, heads_total and group are not read then. KVF_INVALID: besides, a part is not
- * within its region's block, or breaks a rule of part.h, or the option `checksum` is on and a part can have no
- * checksums, as the log says: these cover whole blocks, so with it each part has one row and a region of its own, and
- * tokens are not dealt to ranks. From a producer whose parts are not so, which then has no checksums, blocks are loaded
- * without being verified, as from any that has none; the log says so. KVF_LIMIT: besides, more than KVF_PARTS_MAX, or,
- * with checksums, too many heads. */
+/* As kvf_node_register(), where a region's block is more than one piece of keys and values: `layout`, which is copied,
+ * says what lies where (part.h); the regions' heads, heads_total and group are not read then. KVF_INVALID: besides, a
+ * part is not within its region's block, or breaks a rule of part.h, or the option `checksum` is on and a part can have
+ * no checksums, as the log says: these cover whole blocks, so with it each part has one row and a region of its own,
+ * and tokens are not dealt to ranks. From a producer whose parts are not so, which then has no checksums, blocks are
+ * loaded without being verified, as from any that has none; the log says so. KVF_LIMIT: besides, more than
+ * KVF_PARTS_MAX, or, with checksums, too many heads. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, size_t count,
                                                          const kvf_layout *layout);
 

@@ -19,7 +19,7 @@ KVF_C_BEGIN
  * KVF_NO_LEASE: table or share is full, or all leases together list 16,777,216 block ids, shared ones as often; serve
  * the request without a ticket, or later. KVF_LIMIT: these blocks alone are more than the share, or than
  * KVF_BLOCKS_PER_LEASE_MAX positions or KVF_GROUPS_MAX groups, or one's id is not below 16,777,216: without a ticket.
- * KVF_DRAINING, KVF_NO_MEMORY: likewise. KVF_SYSTEM: the system gives no random numbers. */
+ * KVF_DRAINING, KVF_NO_MEMORY: without a ticket. KVF_SYSTEM: the system gives no random numbers. */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve_blocks(kvf_node *node, const kvf_blocks *blocks, uint64_t pool_blocks,
                                                          kvf_lease *out);
 
@@ -66,8 +66,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_lease_publish(kvf_node *node, const kvf_leas
  * computed a prompt twice offers two tickets, and a prompt that is asked for more often than it is offered is not
  * found. KVF_BAD_TICKET, KVF_OTHER_KEY: not a ticket of this node's key. KVF_NOT_FOUND: its lease is not published
  * here, or has ended. KVF_EXISTS: it has been offered. KVF_NO_RESOURCE: the offered texts are longer than 64 MiB
- * together: hand the ticket over, or serve the request without. KVF_NO_MEMORY: likewise. KVF_INVALID: a NULL argument.
- */
+ * together: hand the ticket over, or serve the request without. KVF_NO_MEMORY: the same
+ * two ways out. KVF_INVALID: a NULL argument. */
 KVF_API KVF_MUST_USE kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes);
 
 /* Rank: ends the lease now: when this returns, no reader can take later bytes of the blocks for the lease's. Call it

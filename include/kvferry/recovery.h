@@ -108,7 +108,7 @@ KVF_API kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t r
 
 /* Nothing on the ranks of the mask (bit r: rank r) will write to the request's blocks any more: KVF_EVENT_RELEASED; or
  * kvf_load_abort() did not find the load and none will be started; or the rank's process has ended. Any number of
- * times. KVF_NOT_FOUND: as above. KVF_INVALID: no rank, or one out of range. */
+ * times. KVF_NOT_FOUND: not in the table (any more). KVF_INVALID: no rank, or one out of range. */
 KVF_API kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask);
 
 /* ---- what to do ---- */

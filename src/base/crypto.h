@@ -28,7 +28,8 @@ typedef struct kvf_span {
 /* SHA-256 over the spans, one after the other. KVF_NO_MEMORY if OpenSSL cannot allocate its state. */
 KVF_MUST_USE kvf_status kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 
-/* HMAC-SHA-256 over the spans, one after the other. KVF_NO_MEMORY likewise. */
+/* HMAC-SHA-256 over the spans, one after the other. KVF_NO_MEMORY if OpenSSL cannot allocate its
+ * state. */
 KVF_MUST_USE kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 
 /* The same under a key that is used again and again: what depends on the key alone is done once, which is half of a

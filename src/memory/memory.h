@@ -106,16 +106,16 @@ struct kvf_memory_ops {
    * they return the bytes are where they should be. False: they are not, since the device has failed. */
   bool (*copy_in)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
   bool (*copy_out)(uint32_t device, const struct iovec *to, const struct iovec *from, size_t count);
-  const kvf_stage_ops *stage; /* NULL: these two are all */
+  const kvf_stage_ops *stage; /* NULL: copy_in and copy_out are all */
 
-  /* Of the same, between regions and memory of pin(), begun in the point's queue behind what that has been given.
+  /* The same copy between regions and memory of pin(), begun in the point's queue behind what that has been given.
    * False: the device has failed, and what of it has been begun nobody knows. NULL: the kind has no queues. */
   bool (*copy_on)(const kvf_ordering_point *point, const struct iovec *to, const struct iovec *from, size_t count);
   /* Host memory that the device can copy from while the host goes on; *pinned is for unpin(), when no copy from it is
    * under way. False: there is none. NULL: any memory is as good. */
   bool (*pin)(uint32_t device, size_t bytes, uint8_t **memory, void **pinned);
   void (*unpin)(void *pinned);
-  /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: likewise. */
+  /* kvf_checksum() of runs of regions on a device, batch_runs_max at most. False: the device has failed. */
   bool (*checksums)(uint32_t device, const struct iovec *runs, size_t count, uint64_t *out);
 
   /* For those who read and write a device's memory by themselves, as a network's adapter does. The first calls run()
@@ -211,7 +211,8 @@ KVF_MUST_USE kvf_status kvf_memory_export(const kvf_region *regions, uint32_t co
 bool kvf_memory_exports_are_whole(kvf_memory_exports list, uint32_t count);
 /* Takes all of them back. */
 void kvf_memory_unexport(const kvf_region *regions, uint32_t count, kvf_memory_exports list);
-/* Imports the next; the source has all but what is exported. As import(); likewise if the kind is not known. */
+/* Imports the next; the source has all but what is exported. As import(). KVF_TRANSFER_SETUP also if the kind
+ * is not known. */
 KVF_MUST_USE kvf_status kvf_memory_import_next(kvf_memory_exports *list, uint32_t kind, kvf_memory_source source,
                                                kvf_memory_import *out, char *message);
 void kvf_memory_release(kvf_memory_import *imports, uint32_t count);

@@ -14,8 +14,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool is_guarded;                      /* written once */
-static uint64_t owned[KVF_OWN_FDS_MAX / 64]; /* under the lock, like the next */
-static int end;                              /* no bit is set from here on */
+static uint64_t owned[KVF_OWN_FDS_MAX / 64]; /* under the lock */
+static int end;                              /* under the lock; no bit is set from here on */
 
 static void before_fork(void)
 {

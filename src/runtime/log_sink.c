@@ -19,8 +19,8 @@ typedef struct log_line {
 } log_line;
 
 struct kvf_log_sink {
-  kvf_log_fn fn; /* constant, like the next */
-  void *context;
+  kvf_log_fn fn; /* constant */
+  void *context; /* constant */
   pthread_t thread;
 
   pthread_mutex_t lock; /* of what follows; innermost */

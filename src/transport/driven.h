@@ -32,7 +32,7 @@ typedef struct kvf_driven {
   /* Constant. The link has failed: closes what it has open, and ends its reads as `status`. */
   void (*close_link)(struct kvf_driven *driven, kvf_driven_link *link, kvf_status status);
 
-  pthread_mutex_t lock;    /* taken before the host's locks, never under them; with it, the next four */
+  pthread_mutex_t lock;    /* taken before the host's locks, never under them; of all down to has_driven */
   uint64_t waits_until_ns; /* the data thread's own */
   uint64_t light_until_ns; /* until when the data thread waits for commands only */
   uint32_t asks;           /* callers', since the data thread began to wait */
@@ -158,8 +158,8 @@ KVF_MUST_USE kvf_status kvf_driven_link_begin(kvf_driven_link *link, char *messa
 /* Blocks are verified if both sides have checksums. */
 void kvf_driven_agree_on_checksums(kvf_driven_link *link, bool they_have);
 void kvf_driven_link_up(kvf_driven_link *link);
-/* Brings the link down, unless it is, and ends its reads: of a peer that has gone as KVF_TRANSFER_FAILED, else
- * likewise. The line names the peer and what happened. False, for those who say so of a link that has failed. */
+/* Brings the link down, unless it is, and ends its reads as KVF_TRANSFER_FAILED if the peer has gone, else as `status`.
+ * The line names the peer and what happened. Returns false, for callers to return. */
 bool kvf_driven_link_fail(kvf_driven_link *link, kvf_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Fails links that were too slow to come up: nothing came of `what`. Returns when to call again. */

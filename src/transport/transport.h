@@ -79,7 +79,8 @@ typedef struct kvf_transport_config {
   uint32_t tcp_buffer_bytes;
   char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx/load.h */
   uint32_t spin_us;
-  uint32_t device_gather_bytes; /* as in kvf_config, but that 0 is as good as the default, as with the next two */
+  /* Of kvf_config; 0: the default. */
+  uint32_t device_gather_bytes;
   uint32_t device_gather_blocks;
   uint32_t device_gather_threads;
   kvf_thread_cpus thread_cpus;
@@ -107,14 +108,14 @@ typedef struct kvf_link_spec {
   uint64_t user;               /* the host's own: in kvf_link.user */
   kvf_address peer;            /* control address of the peer; tcp data runs to the same host */
   kvf_incarnation incarnation; /* that the peer must have */
-  uint64_t generation;         /* of the peer's memory, as the next say of it: the link is for this one only */
+  uint64_t generation;         /* of the peer's memory, the only one that the link is for */
   uint64_t session_id;
   kvf_key session_key;
   const void *description; /* what describe() gave on the peer; read during the call only */
   size_t description_bytes;
   const kvf_region_layout *remote; /* read during the call only */
   uint32_t remote_count;
-  kvf_layout layout; /* of these; likewise */
+  kvf_layout layout; /* of these; read during the call only */
 } kvf_link_spec;
 
 /* Whether it has regions, and a description, within their limits: for transports that cannot do without. */

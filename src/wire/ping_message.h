@@ -14,7 +14,7 @@
 typedef struct kvf_ping {
   uint64_t seq;
   uint32_t wanted_bytes; /* of the PONG: at most KVF_PING_FILL_BYTES_MAX. It may have none */
-  uint32_t fill_bytes;   /* likewise: follow here, and mean nothing */
+  uint32_t fill_bytes;   /* follow here, and mean nothing: at most KVF_PING_FILL_BYTES_MAX */
 } kvf_ping;
 
 /* KVF_LIMIT: `capacity` is below KVF_PING_BYTES_MAX + fill_bytes. KVF_INVALID: wants or has too many bytes. */

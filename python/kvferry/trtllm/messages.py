@@ -29,7 +29,7 @@ class Between(StepOrders):
 
 @dataclass
 class Handover(Between):
-    """Likewise: of prompts that have been computed."""
+    """Orders between steps about prompts that have been computed."""
 
     requests: dict[int, int] = field(default_factory=dict)  # the engine's, which it keeps, by the lease that is published
     tickets: list[str] = field(default_factory=list)  # of these: the first rank gives them to those who ask

@@ -131,7 +131,7 @@ enum {
 };
 
 /* For whom a network's writes into the device's memory are in order with what follows them: who sees the one sees the
- * other. Likewise, for whom a flush makes them so. */
+ * other. It is also for whom a flush makes them so. */
 enum {
   KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE = 0,
   KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
@@ -235,8 +235,8 @@ typedef struct kvf_cuda_api {
   /* Pinned, and at the same address for the host and all devices. */
   kvf_cu_result (*mem_host_alloc)(void **address, size_t bytes, unsigned flags);
   kvf_cu_result (*mem_free_host)(void *address);
-  /* Whole pages, which it pins where they are; CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: at the same address as above.
-   */
+  /* Whole pages, which it pins where they are; CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: at the same address for
+   * the host and all devices. */
   kvf_cu_result (*mem_host_register)(void *address, size_t bytes, unsigned flags);
   kvf_cu_result (*mem_host_unregister)(void *address);
 

@@ -28,7 +28,8 @@ KVF_MUST_USE kvf_status kvf_cuda_begin_within(kvf_cuda_gpu *gpu, kvf_memory_gath
 /* The lane's oldest copy. When it returns nothing of that is under way. */
 KVF_MUST_USE kvf_status kvf_cuda_finish(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane);
 
-/* Runs as above. When these return nothing of the copy is under way. Not in the device's context. Errors as above. */
+/* Runs and errors as of kvf_cuda_begin_within(). When these return nothing of the copy is under way. Not in the
+ * device's context. */
 KVF_MUST_USE kvf_status kvf_cuda_copy_out(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
                                           size_t count);
 KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *to, const struct iovec *from,
@@ -39,7 +40,7 @@ KVF_MUST_USE kvf_status kvf_cuda_copy_in(kvf_cuda_gpu *gpu, const struct iovec *
 KVF_MUST_USE kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cu_stream stream, const struct iovec *to,
                                        const struct iovec *from, size_t count);
 
-/* kvf_checksum() of each; likewise. KVF_INVALID: the device has no kernel for it. */
+/* kvf_checksum() of each run. Errors as of kvf_cuda_begin_within(). KVF_INVALID: the device has no kernel for it. */
 KVF_MUST_USE kvf_status kvf_cuda_checksums(kvf_cuda_gpu *gpu, const struct iovec *runs, size_t count, uint64_t *out);
 
 #endif

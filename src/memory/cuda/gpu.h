@@ -36,10 +36,10 @@ typedef struct kvf_cuda_mark {
 } kvf_cuda_mark;
 
 typedef struct kvf_cuda_gpu {
-  const kvf_cuda *cuda;          /* constant, as the next two */
-  const kvf_cuda_device *device; /* NULL: it has not been opened */
-  kvf_cu_context context;
-  kvf_cuda_kernels kernels; /* constant once it is open */
+  const kvf_cuda *cuda;          /* constant */
+  const kvf_cuda_device *device; /* constant; NULL: it has not been opened */
+  kvf_cu_context context;        /* constant */
+  kvf_cuda_kernels kernels;      /* constant once it is open */
   atomic_bool is_lost;
   atomic_bool maps_for_writing;          /* its driver has refused a mapping that can only be read, and only that */
   atomic_uint_fast64_t unknown_since_ns; /* all that was heard since is KVF_CUDA_ERROR_UNKNOWN; 0: something else was */
@@ -77,7 +77,7 @@ void kvf_cuda_lane_give(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane);
 /* Records the half's event behind all that its stream has been given. Anything but KVF_OK: the context is lost, and all
  * that was under way with it. */
 KVF_MUST_USE kvf_status kvf_cuda_lane_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half);
-/* Waits until that event is complete; likewise. */
+/* Waits until that event is complete. Anything but KVF_OK: the context is lost, and all that was under way with it. */
 KVF_MUST_USE kvf_status kvf_cuda_lane_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half);
 
 /* Between enter and leave: an event, for kvf_cuda_mark_give(). */

@@ -12,15 +12,15 @@
 /* All of them, or none. */
 typedef struct kvf_cuda_kernels {
   kvf_cu_module module;
-  kvf_cu_function checksums; /* NULL: none, as the next */
-  kvf_cu_function gather;
-  kvf_cu_result refused; /* by what error; KVF_CUDA_SUCCESS: they are there */
+  kvf_cu_function checksums; /* NULL: none */
+  kvf_cu_function gather;    /* NULL: none */
+  kvf_cu_result refused;     /* by what error; KVF_CUDA_SUCCESS: they are there */
 } kvf_cuda_kernels;
 
 /* In the device's context. Launches each once, over an empty list, so that no later launch loads anything: that would
  * wait for the device's work, and other threads of the engine's for it. Returns out->refused. */
 kvf_cu_result kvf_cuda_kernels_load(const kvf_cuda *cuda, kvf_cuda_kernels *out);
-/* Likewise; nothing of them is under way. */
+/* In the device's context. Nothing of the kernels is under way. */
 void kvf_cuda_kernels_unload(const kvf_cuda *cuda, kvf_cuda_kernels *kernels);
 
 /* Of a launch. */

@@ -462,7 +462,7 @@ static kvf_status open_shared(import_state *state, const kvf_memory_source *sour
   return status;
 }
 
-/* Likewise. */
+/* Between enter and leave. Takes back what open_shared() has made. */
 static void unmap(import_state *state)
 {
   const kvf_cuda_api *api = &state->gpu->cuda->api;

@@ -28,9 +28,9 @@ typedef struct chunk_walk {
   kvf_segment segments[SEGMENTS_MAX];
   size_t next; /* of the segments, that is in no batch yet */
   size_t count;
-  const kvf_memory_ops *theirs; /* of the batch; likewise the next */
-  const kvf_memory_ops *ours;
-  uint64_t bytes; /* of the chunk's, that the batch has yet to bring */
+  const kvf_memory_ops *theirs; /* of the batch */
+  const kvf_memory_ops *ours;   /* of the batch */
+  uint64_t bytes;               /* of the chunk's, that the batch has yet to bring */
   size_t staged_bytes;
   size_t staged_count;
   uint32_t staged_device;

@@ -34,7 +34,7 @@ KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const k
                                              kvf_fence_head *head, uint64_t *bytes);
 
 /* Reads the head and one entry of the fence table at `table`, in one call that is later than every copy that this
- * thread has made. Errors as above. */
+ * thread has made. KVF_PEER_DOWN, KVF_TRANSFER_FAILED, KVF_NO_MEMORY: as kvf_local_copy_chunk(). */
 KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
 
 /* Copies a chunk of a lease between two looks at its fence. The last sample taken is *out, on KVF_OK: unless the first

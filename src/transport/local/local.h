@@ -60,7 +60,7 @@ typedef struct kvf_local {
   pthread_cond_t work; /* workers wait here */
   atomic_uint posted;  /* changes when they should look, for those that poll without the lock */
   kvf_list small;      /* reads that wait for a worker, and are taken first */
-  kvf_list bulk;       /* likewise, and are not */
+  kvf_list bulk;       /* reads that wait for a worker, behind those of `small` */
   kvf_list ended;      /* reads that have their status and wait to be reported by the reaper */
   kvf_list links;      /* all links, until they are freed */
   kvf_list unchecked;  /* links whose peer is to be checked */

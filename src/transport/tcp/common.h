@@ -16,7 +16,7 @@
 /* Limits. What a peer can make us keep or do is bounded by these. */
 #define KVF_TCP_GREETING_SHARE 4 /* of connections_max that connections without proof of their key may be on top */
 #define KVF_TCP_REQUESTS_MAX 16  /* READs of a connection that wait; then no more is received from it */
-#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of those READs: from here on, likewise */
+#define KVF_TCP_ITEMS_MAX KVF_READ_ITEMS_MAX          /* of those READs; beyond it no more is received from it */
 #define KVF_TCP_TURN_BYTES (4u << 20)                 /* one socket moves these before the others have their turn */
 #define KVF_TCP_COPIED_BYTES_MAX 16384                /* answers up to this size are copied, and sent in one call */
 #define KVF_TCP_ACCEPTS_MAX 64                        /* of a turn */
@@ -58,7 +58,7 @@ typedef struct kvf_tcp_listener {
 #define KVF_TCP_LISTENERS_MAX 2
 
 struct kvf_tcp {
-  kvf_driven driven; /* the lock of its commands guards the next two too */
+  kvf_driven driven; /* the lock of its commands guards has_memory and has_checksums too */
   bool has_memory;
   bool has_checksums; /* of the memory */
   kvf_address listen; /* constant; port 0: does not listen */

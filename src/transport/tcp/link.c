@@ -149,7 +149,7 @@ static bool link_broken(kvf_tcp_link *link)
                               error == 0 ? "end of stream" : why);
 }
 
-/* Sends what is staged and tells epoll what to wait for. False: the link has failed; likewise all that return bool. */
+/* Sends what is staged and tells epoll what to wait for. False, as from every function here: the link has failed. */
 static bool link_flush(kvf_tcp *tcp, kvf_tcp_link *link)
 {
   bool greets =

@@ -38,7 +38,7 @@ typedef struct rails_link {
   uint64_t id;       /* what its parts have as `user` */
   link_state state;
   uint32_t first;     /* the part that reads go to if it has no more than others; sessions take turns */
-  uint32_t turn;      /* likewise among the peer's rails, if it has more or fewer than we */
+  uint32_t turn;      /* the peer's rail that part 0 goes to, if the peer has more or fewer rails than this node */
   uint32_t waiting;   /* parts that are not up yet */
   atomic_uint failed; /* the part that has ended the link, and says so to reads; NONE */
   uint32_t telling;   /* calls of the host's that are under way */

@@ -42,9 +42,10 @@ void kvf_tcp_ring_give(kvf_tcp_rings *rings, kvf_tcp_ring *ring);
 KVF_MUST_USE bool kvf_tcp_ring_offer(kvf_tcp_ring *ring, kvf_segment_cursor *cursor, uint64_t left, struct iovec *out);
 void kvf_tcp_ring_sent(kvf_tcp_ring *ring, uint64_t bytes);
 
-/* Where the next of `left` bytes are to be received. False: likewise. */
+/* Where the next of `left` bytes are to be received. False: the device has failed. */
 KVF_MUST_USE bool kvf_tcp_ring_room(kvf_tcp_ring *ring, uint64_t left, struct iovec *out);
-/* They have been; `left` are still to come. With the last one all is in its blocks. False: likewise. */
+/* `bytes` have been received; `left` are still to come. With the last one all is in its blocks. False: the device has
+ * failed. */
 KVF_MUST_USE bool kvf_tcp_ring_received(kvf_tcp_ring *ring, kvf_segment_cursor *cursor, uint64_t bytes, uint64_t left);
 
 #endif

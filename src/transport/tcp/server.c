@@ -34,8 +34,8 @@ static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES
 
 /* ---- the end of a connection ---- */
 
-/* Closes it, says why and has it counted (NULL: not worth either). It is freed at the end of the turn. False, for those
- * who say so of a connection that has been closed; likewise all that return bool. */
+/* Closes it, says why and has it counted (NULL: not worth either). It is freed at the end of the turn. False, for
+ * callers to return: here each bool says whether the connection is still open. */
 static bool conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kvf_status why, const char *message)
 {
   assert(conn->stream.fd >= 0);

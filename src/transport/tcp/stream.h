@@ -98,16 +98,16 @@ typedef struct kvf_tcp_payload {
 } kvf_tcp_payload;
 
 /* Copies all that is left of the payload, from its local blocks. False: their device has failed, and nothing has
- * changed; with the next two it is KVF_TCP_IO_FAILED. */
+ * changed. */
 KVF_MUST_USE bool kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out);
 
 /* One system call: sends what is staged and, behind it, of the payload (NULL: none) at most bytes_max bytes from its
- * local blocks. */
+ * local blocks. KVF_TCP_IO_FAILED also if their device has failed. */
 KVF_MUST_USE kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64_t bytes_max);
 
 /* Moves payload into its local blocks: first what waits in the buffer, else one system call for at most bytes_max
  * bytes; where that reaches the payload's end, what follows goes to the buffer. With `discard` nothing is written to
- * the blocks. */
+ * the blocks. KVF_TCP_IO_FAILED also if their device has failed. */
 KVF_MUST_USE kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard,
                                         uint64_t bytes_max);
 

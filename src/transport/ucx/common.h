@@ -115,14 +115,14 @@ typedef struct kvf_ucx_link {
   kvf_ucx_seen seen[KVF_UCX_SEEN];
 
   uint32_t table_slots;
-  uint64_t *bases; /* of its regions, then of their checksums, then of the table; likewise the next */
-  kvf_ucp_rkey *keys;
+  uint64_t *bases;    /* of its regions, then of their checksums, then of the table */
+  kvf_ucp_rkey *keys; /* in the order of bases */
   size_t description_bytes;
   uint8_t *description;
 } kvf_ucx_link;
 
 struct kvf_ucx {
-  kvf_driven driven;    /* the lock of its commands guards the next two too */
+  kvf_driven driven;    /* the lock of its commands guards `description` too */
   uint8_t *description; /* NULL: no memory */
   size_t description_bytes;
   bool is_loopback; /* constant: nobody off this host is to be listened to */
