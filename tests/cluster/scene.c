@@ -431,33 +431,38 @@ static void do_event(const scene_line *at)
 
 /* ---- the text ---- */
 
-static void do_line(const scene_line *at)
+bool scene_call(const scene_command *commands, size_t count, const scene_line *at)
 {
-  static const struct {
-    const char *name;
-    void (*call)(const scene_line *at);
-  } commands[] = {{"ticket", do_ticket},   {"publish", do_publish},   {"end", do_end},
-                  {"alter", do_alter},     {"request", do_request},   {"begin", do_begin},
-                  {"wait", do_wait},       {"unwait", do_wait},       {"cancel", do_cancel},
-                  {"detach", do_cancel},   {"stuck", do_stuck},       {"released", do_released},
-                  {"report", do_report},   {"load", do_load},         {"abort", do_abort},
-                  {"accept", do_accept},   {"refuse", do_accept},     {"down", do_down},
-                  {"up", do_down},         {"cut", do_cut},           {"lose", do_cut},
-                  {"restart", do_restart}, {"hold", do_hold},         {"let", do_hold},
-                  {"link", do_link},       {"linkdown", do_linkdown}, {"malformed", do_malformed},
-                  {"done", do_done},       {"progress", do_progress}, {"clear", do_memory},
-                  {"memory", do_memory},   {"move", do_memory},       {"know", do_know},
-                  {"garble", do_garble},   {"insecure", do_insecure}, {"stats", do_stats},
-                  {"peers", do_peers},     {"log", do_log},           {"holds", do_holds},
-                  {"event", do_event},     {"fence", do_fence},       {"attachment", do_attachment}};
-  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+  for (size_t i = 0; i < count; i++) {
     if (strcmp(at->word[0], commands[i].name) == 0) {
       commands[i].call(at);
-      cluster_settle();
-      return;
+      return true;
     }
   }
+  return false;
+}
+
+static void do_line(const scene_line *at)
+{
+  static const scene_command commands[] = {
+      {"ticket", do_ticket},   {"publish", do_publish},   {"end", do_end},
+      {"alter", do_alter},     {"request", do_request},   {"begin", do_begin},
+      {"wait", do_wait},       {"unwait", do_wait},       {"cancel", do_cancel},
+      {"detach", do_cancel},   {"stuck", do_stuck},       {"released", do_released},
+      {"report", do_report},   {"load", do_load},         {"abort", do_abort},
+      {"accept", do_accept},   {"refuse", do_accept},     {"down", do_down},
+      {"up", do_down},         {"cut", do_cut},           {"lose", do_cut},
+      {"restart", do_restart}, {"hold", do_hold},         {"let", do_hold},
+      {"link", do_link},       {"linkdown", do_linkdown}, {"malformed", do_malformed},
+      {"done", do_done},       {"progress", do_progress}, {"clear", do_memory},
+      {"memory", do_memory},   {"move", do_memory},       {"know", do_know},
+      {"garble", do_garble},   {"insecure", do_insecure}, {"stats", do_stats},
+      {"peers", do_peers},     {"log", do_log},           {"holds", do_holds},
+      {"event", do_event},     {"fence", do_fence},       {"attachment", do_attachment}};
   if (scene_own != NULL && scene_own(at)) {
+    return;
+  }
+  if (scene_call(commands, sizeof(commands) / sizeof(commands[0]), at)) {
     cluster_settle();
     return;
   }

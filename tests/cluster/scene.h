@@ -32,7 +32,15 @@ typedef struct scene_line {
   char *word[SCENE_WORDS_MAX];
 } scene_line;
 
-/* Does what is a command of the test's own, and only then returns true. NULL: there are none. */
+typedef struct scene_command {
+  const char *name;
+  void (*call)(const scene_line *at);
+} scene_command;
+
+/* Calls the one that the line names; false: none of them. */
+bool scene_call(const scene_command *commands, size_t count, const scene_line *at);
+/* Does what is a command of the test's own, whether or not a cluster is open, and only then returns true: it comes
+ * first and settles by itself. NULL: there are none. */
 extern bool (*scene_own)(const scene_line *at);
 
 /* The i-th word, and what it stands for. There must be one. */

@@ -144,18 +144,14 @@ static void do_finder(const scene_line *at)
 
 static bool do_own(const scene_line *at)
 {
-  static const struct {
-    const char *name;
-    void (*call)(const scene_line *at);
-  } commands[] = {{"offer", do_offer}, {"known", do_known}, {"find", do_find},    {"take", do_take},
-                  {"ask", do_ask},     {"found", do_found}, {"finder", do_finder}};
-  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-    if (strcmp(at->word[0], commands[i].name) == 0) {
-      commands[i].call(at);
-      return true;
-    }
+  static const scene_command commands[] = {{"offer", do_offer},  {"known", do_known}, {"find", do_find},
+                                           {"take", do_take},    {"ask", do_ask},     {"found", do_found},
+                                           {"finder", do_finder}};
+  if (!scene_call(commands, sizeof(commands) / sizeof(commands[0]), at)) {
+    return false;
   }
-  return false;
+  cluster_settle();
+  return true;
 }
 
 __attribute__((constructor)) static void join_the_scenes(void)
