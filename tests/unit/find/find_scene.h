@@ -23,6 +23,12 @@ extern kvf_finder finders[1 + CLUSTER_PRODUCERS];
   "accept P0 > dial P0; D hangs up on P0\n" \
   "accept P0\n"
 
+/* Another ticket for the same prompt as A. */
+#define OFFER_B \
+  "ticket 4\n"  \
+  "publish B\n" \
+  "offer B\n"
+
 kvf_status find_start(uint32_t blocks, const char *at, uint32_t timeout_ms, uint64_t user, uint64_t *id);
 /* The text of a ticket of P0. Returns its bytes. */
 size_t find_text(const kvf_ticket *ticket, char text[KVF_TICKET_BYTES_MAX]);

@@ -29,10 +29,7 @@ SCENE(two_finds_have_two_tickets, PUBLISHED,
       OFFERED
       "find 1 4 > find 1: ok\n"
       "take 1 > A\n"
-      "find 2 4 > find 2: not_found\n"
-      "ticket 4\n"
-      "publish B\n"
-      "offer B\n"
+      "find 2 4 > find 2: not_found\n" OFFER_B
       "find 3 4 > find 3: ok\n"
       "take 3 > B\n"
       "finder D finds_open > 0\n")
@@ -131,17 +128,13 @@ SCENE(both_are_down, ANOTHER,
 
 /* The successor of a process may have the ticket. */
 SCENE(a_successor_is_asked, PUBLISHED,
-      CONNECTED
-      "restart P0\n"
-      "ticket 4\n"
-      "publish B\n"
-      "offer B\n"
-      "find 1 4 > dial P0\n"
-      "accept P0 > dial P0; D hangs up on P0\n"
-      "peers > P0 x1 -control; P0 x1 -control peer_restarted\n"
-      "accept P0 > dial P0; D hangs up on P0\n" /* who is it? */
-      "accept P0 > find 1: ok\n"
-      "take 1 > B\n")
+      CONNECTED "restart P0\n" OFFER_B
+                "find 1 4 > dial P0\n"
+                "accept P0 > dial P0; D hangs up on P0\n"
+                "peers > P0 x1 -control; P0 x1 -control peer_restarted\n"
+                "accept P0 > dial P0; D hangs up on P0\n" /* who is it? */
+                "accept P0 > find 1: ok\n"
+                "take 1 > B\n")
 
 SCENE(successors_without_end_are_not_asked, ALONE,
       CONNECTED

@@ -6,10 +6,6 @@
 
 #define RESERVED "control key=a-key-of-sixteen lease_ttl_ms=300 hold=dials"
 #define PUBLISHED "published " RESERVED
-#define OFFER_B \
-  "ticket 4\n"  \
-  "publish B\n" \
-  "offer B\n"
 
 SCENE(an_offer_is_found_by_its_prompt, PUBLISHED,
       "offer A\n"
