@@ -5,7 +5,6 @@
 #define OPENING          \
   "load 1 A > dial P0\n" \
   "accept P0 > open 1 P0 local\n"
-#define READING OPENING "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
 
 /* A node that does not listen is a control node until it has memory: its peers have not told it of theirs. */
 CLUSTER_TEST(a_control_node_that_gets_memory_asks_again)
@@ -161,15 +160,10 @@ CLUSTER_TEST(lease_states_go_to_the_requests)
 
 /* ---- peers to loads and requests ---- */
 
-SCENE(reads_come_back_to_their_load, HELD "published",
-      READING
-      "done 12345 ok\n" /* nobody's */
-      "stats D late_reads > 1\n"
-      "done 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
-
 /* A link that breaks takes its reads with it. They are asked for again over a new one; there is no third. */
 SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
-      READING
+      OPENING
+      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "linkdown 1 peer_down > close 1\n"
       "done 1 peer_down\n"
       "+20 > open 2 P0 local\n"
@@ -191,24 +185,6 @@ SCENE(another_transport_brings_the_rest, HELD "published single",
       "done P0 2 ok > load 1: ok 4/4; load 1 released\n"
       "holds A > 4\n"
       "stats D blocks_loaded > 4\n")
-
-SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
-      READING
-      "hold P0\n"
-      "+501 > ping P0\n"
-      "+500 > cancel 1; close 1; D hangs up on P0; ping P0\n"
-      "stats D peer_stalls load_pings > 1; 1\n"
-      "log D peer > peer [::1]:80: transfer_stalled: no byte and no answer to a ping\n")
-
-SCENE(progress_puts_the_stall_off, HELD "published",
-      READING
-      "+400\n"
-      "progress 1\n"
-      "progress 12345\n"
-      "+400\n"
-      "progress 1\n"
-      "+400 > ping P0\n"
-      "stats D load_pings > 0\n")
 
 /* What there was to say is dropped until its next time. */
 SCENE(open_and_failed_connections_are_heard_by_the_requests, "control published hold=dials",
