@@ -127,7 +127,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
 /* Hangs up, takes its links down: the peer is IDLE. */
 static void disconnect(kvf_peers *peers, kvf_peer *peer)
 {
-  if (peer->guest.in_flight > 0) {
+  if (peer->guest.in_flight > 0 || !kvf_list_is_empty(&peer->guest.asked)) {
     notify(peers, peer, KVF_PEER_CLOSED);
   }
   for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {

@@ -5,6 +5,7 @@
 #define OTHER_PORT 180
 
 cluster c;
+void (*cluster_invite)(cluster_node *node);
 
 void cluster_say(const char *format, ...)
 {
@@ -284,6 +285,9 @@ static void start_node(cluster_node *node, uint8_t name, bool has_memory)
   memset(&node->config.incarnation, name, sizeof(node->config.incarnation));
   memset(node->config.secret, name, sizeof(node->config.secret));
   assert_int_equal(kvf_core_create(&node->config, c.now_ns, &node->core), KVF_OK);
+  if (cluster_invite != NULL) {
+    cluster_invite(node);
+  }
   memset(node->table, 0, sizeof(node->table));
   node->memories = 0;
   if (has_memory) {

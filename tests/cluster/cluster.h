@@ -121,6 +121,8 @@ typedef struct cluster {
 } cluster;
 
 extern cluster c;
+/* Gives each new core its guest. NULL: there are none. */
+extern void (*cluster_invite)(cluster_node *node);
 
 /* Closes the one before. Options are words: `ranks=2` of the producer, `own=2` of the consumer, whose rank `rank=1` is;
  * `heads` of the model, `groups`, `layers`, `stages` and `own_stages` (stage_ends), `dealt` and `own_dealt`; `blocks`

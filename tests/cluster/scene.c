@@ -1,14 +1,9 @@
 /* Scenes: see scene.h. */
 #include "scene.h"
 
-#define WORDS_MAX 24
+bool (*scene_own)(const scene_line *at);
 
-typedef struct line {
-  uint32_t count;
-  char *word[WORDS_MAX];
-} line;
-
-static void say_unless_ok(kvf_status status)
+void scene_say_unless_ok(kvf_status status)
 {
   if (status != KVF_OK) {
     cluster_say("%s", kvf_status_name(status));
@@ -17,7 +12,7 @@ static void say_unless_ok(kvf_status status)
 
 /* ---- words ---- */
 
-static const char *word_at(const line *at, uint32_t i)
+const char *scene_word(const scene_line *at, uint32_t i)
 {
   if (i >= at->count) {
     fail_msg("%s: too few words", at->word[0]);
@@ -25,30 +20,30 @@ static const char *word_at(const line *at, uint32_t i)
   return at->word[i];
 }
 
-static uint32_t number_at(const line *at, uint32_t i)
+uint32_t scene_number(const scene_line *at, uint32_t i)
 {
-  return (uint32_t)strtoul(word_at(at, i), NULL, 0);
+  return (uint32_t)strtoul(scene_word(at, i), NULL, 0);
 }
 
-static cluster_node *node_of(const line *at, uint32_t i)
+cluster_node *scene_node(const scene_line *at, uint32_t i)
 {
-  const char *word = word_at(at, i);
+  const char *word = scene_word(at, i);
   return word[0] == 'D' ? &c.d : &c.p[word[1] - '0'];
 }
 
-static uint32_t producer_at(const line *at, uint32_t i)
+static uint32_t producer_at(const scene_line *at, uint32_t i)
 {
-  return (uint32_t)(node_of(at, i) - c.p);
+  return (uint32_t)(scene_node(at, i) - c.p);
 }
 
-static kvf_ticket *ticket_at(const line *at, uint32_t i)
+kvf_ticket *scene_ticket(const scene_line *at, uint32_t i)
 {
-  return &c.tickets[word_at(at, i)[0] - 'A'];
+  return &c.tickets[scene_word(at, i)[0] - 'A'];
 }
 
-static kvf_status status_at(const line *at, uint32_t i)
+kvf_status scene_status(const scene_line *at, uint32_t i)
 {
-  const char *word = word_at(at, i);
+  const char *word = scene_word(at, i);
   for (unsigned k = 0; kvf_status_at(k) != NULL; k++) {
     if (strcmp(kvf_status_at(k)->name, word) == 0) {
       return kvf_status_at(k)->status;
@@ -58,8 +53,7 @@ static kvf_status status_at(const line *at, uint32_t i)
   return KVF_INVALID;
 }
 
-/* The value of NAME=VALUE; NULL: it is not there. */
-static const char *value_of(const line *at, const char *name)
+const char *scene_value(const scene_line *at, const char *name)
 {
   const size_t length = strlen(name);
   for (uint32_t i = 1; i < at->count; i++) {
@@ -72,16 +66,16 @@ static const char *value_of(const line *at, const char *name)
 
 /* ---- tickets and leases ---- */
 
-static void do_ticket(const line *at)
+static void do_ticket(const scene_line *at)
 {
   const bool is_named = at->count > 2;
-  (void)cluster_ticket(is_named ? producer_at(at, 1) : 0, number_at(at, is_named ? 2 : 1));
+  (void)cluster_ticket(is_named ? producer_at(at, 1) : 0, scene_number(at, is_named ? 2 : 1));
 }
 
 /* Calls for the ranks that are named, or for all that hold the lease of this ticket. */
-static void for_ranks(const line *at, kvf_status (*call)(uint32_t producer, const kvf_ticket *ticket))
+static void for_ranks(const scene_line *at, kvf_status (*call)(uint32_t producer, const kvf_ticket *ticket))
 {
-  const kvf_ticket *ticket = ticket_at(at, 1);
+  const kvf_ticket *ticket = scene_ticket(at, 1);
   for (uint32_t i = 0; i < c.producer.ranks; i++) {
     bool is_meant = at->count == 2 && (!c.is_apart || memcmp(&ticket->rank[0].incarnation, &c.p[i].config.incarnation,
                                                              sizeof(kvf_incarnation)) == 0);
@@ -89,12 +83,12 @@ static void for_ranks(const line *at, kvf_status (*call)(uint32_t producer, cons
       is_meant = is_meant || producer_at(at, k) == i;
     }
     if (is_meant) {
-      say_unless_ok(call(i, ticket));
+      scene_say_unless_ok(call(i, ticket));
     }
   }
 }
 
-static void do_publish(const line *at)
+static void do_publish(const scene_line *at)
 {
   for_ranks(at, cluster_publish);
 }
@@ -104,15 +98,15 @@ static kvf_status end_lease(uint32_t producer, const kvf_ticket *ticket)
   return kvf_core_lease_end(c.p[producer].core, c.now_ns, &ticket->lease);
 }
 
-static void do_end(const line *at)
+static void do_end(const scene_line *at)
 {
   for_ranks(at, end_lease);
 }
 
-static void do_alter(const line *at)
+static void do_alter(const scene_line *at)
 {
-  kvf_ticket *ticket = ticket_at(at, 1);
-  const char *what = word_at(at, 2);
+  kvf_ticket *ticket = scene_ticket(at, 1);
+  const char *what = scene_word(at, 2);
   const struct {
     const char *name;
     uint8_t *byte;
@@ -146,12 +140,12 @@ static void do_alter(const line *at)
 
 /* ---- requests ---- */
 
-static void do_request(const line *at)
+static void do_request(const scene_line *at)
 {
-  const kvf_sources sources = cluster_sources(word_at(at, 2));
+  const kvf_sources sources = cluster_sources(scene_word(at, 2));
   kvf_request_options options = kvf_core_request_options(c.d.core, NULL);
   kvf_prompt prompt = sources.tickets[0]->prompt;
-  const char *altered = value_of(at, "prompt");
+  const char *altered = scene_value(at, "prompt");
   for (uint32_t i = 3; i < at->count; i++) {
     char name[64];
     (void)snprintf(name, sizeof(name), "%s", at->word[i]);
@@ -166,65 +160,66 @@ static void do_request(const line *at)
   }
   prompt.hash[0] ^= altered != NULL && strcmp(altered, "hash") == 0;
   prompt.tokens += altered != NULL && strcmp(altered, "tokens") == 0;
-  say_unless_ok(kvf_core_request_open(c.d.core, c.now_ns, &sources, &prompt, &options, number_at(at, 1),
-                                      &c.requests[number_at(at, 1)], NULL));
+  scene_say_unless_ok(kvf_core_request_open(c.d.core, c.now_ns, &sources, &prompt, &options, scene_number(at, 1),
+                                            &c.requests[scene_number(at, 1)], NULL));
 }
 
-static uint64_t request_at(const line *at)
+static uint64_t request_at(const scene_line *at)
 {
-  return number_at(at, 1) < CLUSTER_USERS ? c.requests[number_at(at, 1)] : number_at(at, 1);
+  return scene_number(at, 1) < CLUSTER_USERS ? c.requests[scene_number(at, 1)] : scene_number(at, 1);
 }
 
-static void do_begin(const line *at)
+static void do_begin(const scene_line *at)
 {
-  say_unless_ok(kvf_core_request_begin(c.d.core, c.now_ns, request_at(at)));
+  scene_say_unless_ok(kvf_core_request_begin(c.d.core, c.now_ns, request_at(at)));
 }
 
-static void do_wait(const line *at)
+static void do_wait(const scene_line *at)
 {
-  say_unless_ok(kvf_core_request_wait(c.d.core, c.now_ns, request_at(at), at->word[0][0] == 'w'));
+  scene_say_unless_ok(kvf_core_request_wait(c.d.core, c.now_ns, request_at(at), at->word[0][0] == 'w'));
 }
 
-static void do_cancel(const line *at)
+static void do_cancel(const scene_line *at)
 {
   const kvf_finish_kind kind = at->word[0][0] == 'd' ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
-  say_unless_ok(kvf_core_request_cancel(c.d.core, c.now_ns, request_at(at), kind));
+  scene_say_unless_ok(kvf_core_request_cancel(c.d.core, c.now_ns, request_at(at), kind));
 }
 
-static void do_released(const line *at)
+static void do_released(const scene_line *at)
 {
-  say_unless_ok(kvf_core_request_released(c.d.core, c.now_ns, request_at(at), strtoull(word_at(at, 2), NULL, 0)));
+  scene_say_unless_ok(
+      kvf_core_request_released(c.d.core, c.now_ns, request_at(at), strtoull(scene_word(at, 2), NULL, 0)));
 }
 
-static void do_stuck(const line *at)
+static void do_stuck(const scene_line *at)
 {
-  say_unless_ok(kvf_core_request_stuck(c.d.core, request_at(at)));
+  scene_say_unless_ok(kvf_core_request_stuck(c.d.core, request_at(at)));
 }
 
-static void do_report(const line *at)
+static void do_report(const scene_line *at)
 {
   const kvf_report report = {.request_id = request_at(at),
-                             .ranks_mask = strtoull(word_at(at, 2), NULL, 0),
-                             .status = status_at(at, 3),
-                             .prefix = number_at(at, 4),
-                             .blocks = at->count > 5 ? number_at(at, 5) : c.tickets[0].counts[0]};
-  say_unless_ok(kvf_core_request_report(c.d.core, c.now_ns, &report));
+                             .ranks_mask = strtoull(scene_word(at, 2), NULL, 0),
+                             .status = scene_status(at, 3),
+                             .prefix = scene_number(at, 4),
+                             .blocks = at->count > 5 ? scene_number(at, 5) : c.tickets[0].counts[0]};
+  scene_say_unless_ok(kvf_core_request_report(c.d.core, c.now_ns, &report));
 }
 
 /* Which requests have one attachment: they have one number. */
-static void do_attachment(const line *at)
+static void do_attachment(const scene_line *at)
 {
   cluster_say("%u", (uint32_t)kvf_core_request_attachment(c.d.core, request_at(at)));
 }
 
 /* ---- loads ---- */
 
-static void do_load(const line *at)
+static void do_load(const scene_line *at)
 {
-  const kvf_sources sources = cluster_sources(word_at(at, 2));
-  kvf_load_params load = cluster_load_params(sources.tickets[0], number_at(at, 1));
-  const char *timeout = value_of(at, "timeout");
-  const char *want = value_of(at, "want");
+  const kvf_sources sources = cluster_sources(scene_word(at, 2));
+  kvf_load_params load = cluster_load_params(sources.tickets[0], scene_number(at, 1));
+  const char *timeout = scene_value(at, "timeout");
+  const char *want = scene_value(at, "want");
   uint32_t ids[CLUSTER_GROUPS * CLUSTER_BLOCKS];
   load.timeout_ms = timeout == NULL ? 0 : (uint32_t)strtoul(timeout, NULL, 0);
   if (want != NULL) {
@@ -235,59 +230,59 @@ static void do_load(const line *at)
     }
     load.destination.ids = ids;
   }
-  say_unless_ok(kvf_core_load_start(c.d.core, c.now_ns, &sources, &load, 0));
+  scene_say_unless_ok(kvf_core_load_start(c.d.core, c.now_ns, &sources, &load, 0));
 }
 
-static void do_abort(const line *at)
+static void do_abort(const scene_line *at)
 {
-  say_unless_ok(kvf_core_load_abort(c.d.core, c.now_ns, number_at(at, 1)));
+  scene_say_unless_ok(kvf_core_load_abort(c.d.core, c.now_ns, scene_number(at, 1)));
 }
 
-static void do_done(const line *at)
+static void do_done(const scene_line *at)
 {
   if (at->word[1][0] == 'P') {
-    const uint32_t wanted = number_at(at, 2);
-    const uint32_t done = cluster_end_reads(producer_at(at, 1), wanted, status_at(at, 3));
+    const uint32_t wanted = scene_number(at, 2);
+    const uint32_t done = cluster_end_reads(producer_at(at, 1), wanted, scene_status(at, 3));
     if (done < wanted) {
       cluster_say("%u reads", done);
     }
     return;
   }
-  const uint64_t id = number_at(at, 1);
+  const uint64_t id = scene_number(at, 1);
   for (uint32_t i = 0; i < c.reads_count; i++) {
     if (c.reads[i].transfer.id == id) {
-      c.verified = at->count > 3 ? number_at(at, 3) : 0;
-      cluster_end_read(i, status_at(at, 2));
+      c.verified = at->count > 3 ? scene_number(at, 3) : 0;
+      cluster_end_read(i, scene_status(at, 2));
       c.verified = 0;
       return;
     }
   }
-  kvf_core_on_read_done(c.d.core, c.now_ns, id, status_at(at, 2), 0, NULL, 0, &(kvf_read_work){0}); /* nobody's */
+  kvf_core_on_read_done(c.d.core, c.now_ns, id, scene_status(at, 2), 0, NULL, 0, &(kvf_read_work){0}); /* nobody's */
 }
 
-static void do_progress(const line *at)
+static void do_progress(const scene_line *at)
 {
-  kvf_core_on_read_progress(c.d.core, c.now_ns, number_at(at, 1));
+  kvf_core_on_read_progress(c.d.core, c.now_ns, scene_number(at, 1));
 }
 
-static void do_link(const line *at)
+static void do_link(const scene_line *at)
 {
-  kvf_core_on_link(c.d.core, c.now_ns, number_at(at, 1), status_at(at, 2));
+  kvf_core_on_link(c.d.core, c.now_ns, scene_number(at, 1), scene_status(at, 2));
 }
 
-static void do_linkdown(const line *at)
+static void do_linkdown(const scene_line *at)
 {
-  kvf_core_on_link_down(c.d.core, c.now_ns, number_at(at, 1), status_at(at, 2));
+  kvf_core_on_link_down(c.d.core, c.now_ns, scene_number(at, 1), scene_status(at, 2));
 }
 
-static void do_malformed(const line *at)
+static void do_malformed(const scene_line *at)
 {
-  kvf_core_on_link_malformed(c.d.core, c.now_ns, number_at(at, 1));
+  kvf_core_on_link_malformed(c.d.core, c.now_ns, scene_number(at, 1));
 }
 
-static void do_holds(const line *at)
+static void do_holds(const scene_line *at)
 {
-  const kvf_ticket *ticket = ticket_at(at, 1);
+  const kvf_ticket *ticket = scene_ticket(at, 1);
   uint32_t count = 0;
   for (uint32_t position = 0; position < ticket->counts[0]; position++) {
     count += cluster_holds(ticket, 0, position);
@@ -297,38 +292,38 @@ static void do_holds(const line *at)
 
 /* ---- connections and memory ---- */
 
-static void do_accept(const line *at)
+static void do_accept(const scene_line *at)
 {
   cluster_dial(producer_at(at, 1), at->word[0][0] == 'a' ? KVF_OK : KVF_PEER_DOWN);
 }
 
-static void do_down(const line *at)
+static void do_down(const scene_line *at)
 {
   for (uint32_t i = 1; i < at->count; i++) {
     c.wires[producer_at(at, i)].is_down = at->word[0][0] == 'd';
   }
 }
 
-static void do_cut(const line *at)
+static void do_cut(const scene_line *at)
 {
   for (uint32_t i = 1; i < at->count; i++) {
     cluster_cut(producer_at(at, i), at->word[0][0] == 'c');
   }
 }
 
-static void do_restart(const line *at)
+static void do_restart(const scene_line *at)
 {
   cluster_restart(producer_at(at, 1));
 }
 
-static void do_hold(const line *at)
+static void do_hold(const scene_line *at)
 {
-  node_of(at, 1)->is_held = at->word[0][0] == 'h';
+  scene_node(at, 1)->is_held = at->word[0][0] == 'h';
 }
 
-static void do_memory(const line *at)
+static void do_memory(const scene_line *at)
 {
-  cluster_node *node = node_of(at, 1);
+  cluster_node *node = scene_node(at, 1);
   if (at->word[0][1] != 'e' && !cluster_clear_memory(node)) { /* not "memory" */
     cluster_say("not yet");
   }
@@ -337,31 +332,31 @@ static void do_memory(const line *at)
   }
 }
 
-static void do_know(const line *at)
+static void do_know(const scene_line *at)
 {
-  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &node_of(at, 1)->address), KVF_OK);
+  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &scene_node(at, 1)->address), KVF_OK);
   kvf_core_start(c.d.core, c.now_ns);
 }
 
-static uint64_t conn_of(const line *at)
+static uint64_t conn_of(const scene_line *at)
 {
   const cluster_wire *wire = &c.wires[producer_at(at, 2)];
-  return node_of(at, 1) == &c.d ? wire->consumer_id : wire->producer_id;
+  return scene_node(at, 1) == &c.d ? wire->consumer_id : wire->producer_id;
 }
 
-static void do_garble(const line *at)
+static void do_garble(const scene_line *at)
 {
-  kvf_core_on_malformed(node_of(at, 1)->core, c.now_ns, conn_of(at));
+  kvf_core_on_malformed(scene_node(at, 1)->core, c.now_ns, conn_of(at));
 }
 
-static void do_insecure(const line *at)
+static void do_insecure(const scene_line *at)
 {
-  kvf_core_on_insecure(node_of(at, 1)->core, c.now_ns, conn_of(at), "it has another key");
+  kvf_core_on_insecure(scene_node(at, 1)->core, c.now_ns, conn_of(at), "it has another key");
 }
 
 /* ---- what can be asked ---- */
 
-static void do_stats(const line *at)
+static void do_stats(const scene_line *at)
 {
   for (uint32_t i = 2; i < at->count; i++) {
     char name[64];
@@ -370,7 +365,7 @@ static void do_stats(const line *at)
     if (reason != NULL) {
       *reason++ = 0;
     }
-    cluster_say("%llu", (unsigned long long)cluster_stat(node_of(at, 1), name, reason == NULL ? "" : reason));
+    cluster_say("%llu", (unsigned long long)cluster_stat(scene_node(at, 1), name, reason == NULL ? "" : reason));
   }
 }
 
@@ -397,7 +392,7 @@ static void say_peer(const kvf_peer_stat *peer)
   cluster_say("%s%s%s", text, peer->gone == KVF_OK ? "" : " ", peer->gone == KVF_OK ? "" : kvf_status_name(peer->gone));
 }
 
-static void do_peers(const line *at)
+static void do_peers(const scene_line *at)
 {
   static kvf_peer_stat peers[KVF_PEERS_LISTED_MAX];
   (void)at;
@@ -408,24 +403,24 @@ static void do_peers(const line *at)
 }
 
 /* And those lines are forgotten. */
-static void do_log(const line *at)
+static void do_log(const scene_line *at)
 {
-  cluster_node *node = node_of(at, 1);
+  cluster_node *node = scene_node(at, 1);
   cluster_say("%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
   node->log_lines = 0;
 }
 
 /* What the fence table of P says of the ticket's slot. */
-static void do_fence(const line *at)
+static void do_fence(const scene_line *at)
 {
-  const kvf_lease *lease = &ticket_at(at, 1)->lease;
-  const uint64_t word = node_of(at, 2)->table[lease->slot].word;
+  const kvf_lease *lease = &scene_ticket(at, 1)->lease;
+  const uint64_t word = scene_node(at, 2)->table[lease->slot].word;
   cluster_say("%s", word == kvf_fence_word_live(lease->id)    ? "live"
                     : word == kvf_fence_word_ended(lease->id) ? "ended"
                                                               : "another");
 }
 
-static void do_event(const line *at)
+static void do_event(const scene_line *at)
 {
   (void)at;
   const uint32_t held = c.held;
@@ -436,31 +431,40 @@ static void do_event(const line *at)
 
 /* ---- the text ---- */
 
-static void do_line(const line *at)
+bool scene_call(const scene_command *commands, size_t count, const scene_line *at)
 {
-  static const struct {
-    const char *name;
-    void (*call)(const line *at);
-  } commands[] = {{"ticket", do_ticket},   {"publish", do_publish},   {"end", do_end},
-                  {"alter", do_alter},     {"request", do_request},   {"begin", do_begin},
-                  {"wait", do_wait},       {"unwait", do_wait},       {"cancel", do_cancel},
-                  {"detach", do_cancel},   {"stuck", do_stuck},       {"released", do_released},
-                  {"report", do_report},   {"load", do_load},         {"abort", do_abort},
-                  {"accept", do_accept},   {"refuse", do_accept},     {"down", do_down},
-                  {"up", do_down},         {"cut", do_cut},           {"lose", do_cut},
-                  {"restart", do_restart}, {"hold", do_hold},         {"let", do_hold},
-                  {"link", do_link},       {"linkdown", do_linkdown}, {"malformed", do_malformed},
-                  {"done", do_done},       {"progress", do_progress}, {"clear", do_memory},
-                  {"memory", do_memory},   {"move", do_memory},       {"know", do_know},
-                  {"garble", do_garble},   {"insecure", do_insecure}, {"stats", do_stats},
-                  {"peers", do_peers},     {"log", do_log},           {"holds", do_holds},
-                  {"event", do_event},     {"fence", do_fence},       {"attachment", do_attachment}};
-  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+  for (size_t i = 0; i < count; i++) {
     if (strcmp(at->word[0], commands[i].name) == 0) {
       commands[i].call(at);
-      cluster_settle();
-      return;
+      return true;
     }
+  }
+  return false;
+}
+
+static void do_line(const scene_line *at)
+{
+  static const scene_command commands[] = {
+      {"ticket", do_ticket},   {"publish", do_publish},   {"end", do_end},
+      {"alter", do_alter},     {"request", do_request},   {"begin", do_begin},
+      {"wait", do_wait},       {"unwait", do_wait},       {"cancel", do_cancel},
+      {"detach", do_cancel},   {"stuck", do_stuck},       {"released", do_released},
+      {"report", do_report},   {"load", do_load},         {"abort", do_abort},
+      {"accept", do_accept},   {"refuse", do_accept},     {"down", do_down},
+      {"up", do_down},         {"cut", do_cut},           {"lose", do_cut},
+      {"restart", do_restart}, {"hold", do_hold},         {"let", do_hold},
+      {"link", do_link},       {"linkdown", do_linkdown}, {"malformed", do_malformed},
+      {"done", do_done},       {"progress", do_progress}, {"clear", do_memory},
+      {"memory", do_memory},   {"move", do_memory},       {"know", do_know},
+      {"garble", do_garble},   {"insecure", do_insecure}, {"stats", do_stats},
+      {"peers", do_peers},     {"log", do_log},           {"holds", do_holds},
+      {"event", do_event},     {"fence", do_fence},       {"attachment", do_attachment}};
+  if (scene_own != NULL && scene_own(at)) {
+    return;
+  }
+  if (scene_call(commands, sizeof(commands) / sizeof(commands[0]), at)) {
+    cluster_settle();
+    return;
   }
   if (at->word[0][0] != '+') {
     fail_msg("no command: %s", at->word[0]);
@@ -470,11 +474,11 @@ static void do_line(const line *at)
 
 static void do_text(char *command)
 {
-  line at = {.count = 0};
+  scene_line at = {.count = 0};
   uint32_t times = 1;
   char *rest = command;
   for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL;) {
-    assert_true(at.count < WORDS_MAX);
+    assert_true(at.count < SCENE_WORDS_MAX);
     at.word[at.count++] = word;
   }
   if (at.count == 0) {

@@ -24,6 +24,35 @@
 
 #include "cluster.h"
 
+#define SCENE_WORDS_MAX 24
+
+/* A command and its words. */
+typedef struct scene_line {
+  uint32_t count;
+  char *word[SCENE_WORDS_MAX];
+} scene_line;
+
+typedef struct scene_command {
+  const char *name;
+  void (*call)(const scene_line *at);
+} scene_command;
+
+/* Calls the one that the line names; false: none of them. */
+bool scene_call(const scene_command *commands, size_t count, const scene_line *at);
+/* Does what is a command of the test's own, whether or not a cluster is open, and only then returns true: it comes
+ * first and settles by itself. NULL: there are none. */
+extern bool (*scene_own)(const scene_line *at);
+
+/* The i-th word, and what it stands for. There must be one. */
+const char *scene_word(const scene_line *at, uint32_t i);
+uint32_t scene_number(const scene_line *at, uint32_t i);
+cluster_node *scene_node(const scene_line *at, uint32_t i);
+kvf_ticket *scene_ticket(const scene_line *at, uint32_t i);
+kvf_status scene_status(const scene_line *at, uint32_t i);
+/* The value of NAME=VALUE; NULL: it is not there. */
+const char *scene_value(const scene_line *at, const char *name);
+void scene_say_unless_ok(kvf_status status);
+
 /* Goes on with the cluster that is open. */
 void scene(const char *text);
 

@@ -2,6 +2,9 @@
 #include "scene.h"
 
 #define HELD "hold=dials,links,reads "
+#define OPENING          \
+  "load 1 A > dial P0\n" \
+  "accept P0 > open 1 P0 local\n"
 
 /* A node that does not listen is a control node until it has memory: its peers have not told it of theirs. */
 CLUSTER_TEST(a_control_node_that_gets_memory_asks_again)
@@ -91,33 +94,28 @@ CLUSTER_TEST(closed_connections_end_their_session)
   assert_false(kvf_core_has_output(producer()));
   scene(
       "stats P0 sessions_abandoned > 1\n"
-      "log P0 > closed a connection from [::]:7: peer_down: it went before its handshake had ended\n"
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      "log P0 > closed a connection from [::]:7: peer_down: it went before its handshake had ended\n" OPENING
       "stats P0 sessions_open > 1\n"
       "cut P0 > dial P0; close 1\n"
       "stats P0 sessions_open sessions_abandoned > 0; 1\n");
 }
 
 SCENE(malformed_frames_end_the_session, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "garble P0 P0 > P0 hangs up on D; close 1; load 1: protocol 0/4; load 1 released\n"
       "stats P0 sessions_open sessions_refused.protocol > 0; 1\n"
       "log D peer > peer [::1]:80: protocol: not a frame, or a larger one than is allowed before the handshake has "
       "ended\n")
 
 SCENE(malformed_frames_end_the_peer_s_connection, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "garble D P0 > close 1; D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
       "log D peer > peer [::1]:80: protocol: malformed message\n"
       "stats D peer_failures > 1\n")
 
 /* What is below the frames has found fault with the other side. */
 SCENE(insecure_connections_end_either_side, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "insecure P0 P0 > P0 hangs up on D; close 1; load 1: protocol 0/4; load 1 released\n"
       "stats P0 sessions_open sessions_refused.protocol > 0; 1\n"
       "log P0 > refused a connection from [::]:9: protocol: it has another key\n"
@@ -162,18 +160,9 @@ CLUSTER_TEST(lease_states_go_to_the_requests)
 
 /* ---- peers to loads and requests ---- */
 
-SCENE(reads_come_back_to_their_load, HELD "published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
-      "done 12345 ok\n" /* nobody's */
-      "stats D late_reads > 1\n"
-      "done 1 lease_unknown > load 1: lease_unknown 0/4; load 1 released\n")
-
 /* A link that breaks takes its reads with it. They are asked for again over a new one; there is no third. */
 SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
       "linkdown 1 peer_down > close 1\n"
       "done 1 peer_down\n"
@@ -185,8 +174,7 @@ SCENE(lost_link_is_opened_anew_once, HELD "published offers=local",
 
 /* P2: what breaks under a read is read again over the other transport, and what had been confirmed is not. */
 SCENE(another_transport_brings_the_rest, HELD "published single",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 ok > read 1 of P0 over 1: 0 | 1 | 2 | 3\n"
       "done P0 2 ok\n"
       "linkdown 1 transfer_failed > close 1\n"
@@ -197,28 +185,6 @@ SCENE(another_transport_brings_the_rest, HELD "published single",
       "done P0 2 ok > load 1: ok 4/4; load 1 released\n"
       "holds A > 4\n"
       "stats D blocks_loaded > 4\n")
-
-SCENE(silent_peer_is_given_up_with_its_link, HELD "published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
-      "hold P0\n"
-      "+501 > ping P0\n"
-      "+500 > cancel 1; close 1; D hangs up on P0; ping P0\n"
-      "stats D peer_stalls load_pings > 1; 1\n"
-      "log D peer > peer [::1]:80: transfer_stalled: no byte and no answer to a ping\n")
-
-SCENE(progress_puts_the_stall_off, HELD "published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
-      "+400\n"
-      "progress 1\n"
-      "progress 12345\n"
-      "+400\n"
-      "progress 1\n"
-      "+400 > ping P0\n"
-      "stats D load_pings > 0\n")
 
 /* What there was to say is dropped until its next time. */
 SCENE(open_and_failed_connections_are_heard_by_the_requests, "control published hold=dials",

@@ -692,7 +692,8 @@ READING_SCENE(silent_peer,
               "done 1 cancelled\n"
               "done 2 cancelled\n"
               "+10\n"
-              "stats D load_stalls load_pings > 1; 1\n")
+              "stats D peer_stalls load_stalls load_pings > 1; 1; 1\n"
+              "log D peer > peer [::1]:80: transfer_stalled: no byte and no answer to a ping\n")
 
 READING_SCENE(peer_that_only_answers_pings,
               "+500 > ping P0\n"

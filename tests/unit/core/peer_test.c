@@ -4,14 +4,15 @@
 #include "scene.h"
 
 #define HELD "hold=dials,links,reads "
+#define OPENING          \
+  "load 1 A > dial P0\n" \
+  "accept P0 > open 1 P0 local\n"
+#define READING OPENING "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
 
 /* ---- the handshake and the best link ---- */
 
 SCENE(shakes_hands_and_opens_the_best_link, HELD "key=a-key-of-sixteen published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
-      "peers > P0 x1 +control +local -tcp\n")
+      READING "peers > P0 x1 +control +local -tcp\n")
 
 SCENE(refused_dial_opens_the_breaker_and_a_probe_closes_it, HELD,
       "load 1 A > dial P0\n"
@@ -189,8 +190,7 @@ SCENE(who_has_had_no_memory_is_asked_again, HELD "nomemory",
 /* The producer's end of the session is not heard; the link that was opening is found to be for memory that has gone,
  * twice, and nobody has failed. */
 SCENE(other_memory_takes_another_session, HELD "published offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "hold P0\n"
       "move P0 > P0 ends A: revoked\n"
       "link 1 again > dial P0; close 1; D hangs up on P0\n"
@@ -201,9 +201,7 @@ SCENE(other_memory_takes_another_session, HELD "published offers=local",
 
 /* The read of a link that was up finds it. */
 SCENE(other_memory_is_found_by_a_read, HELD "published offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      READING
       "hold P0\n"
       "move P0 > P0 ends A: revoked\n"
       "done 1 again > close 1; D hangs up on P0\n"
@@ -214,16 +212,14 @@ SCENE(other_memory_is_found_by_a_read, HELD "published offers=local",
 
 /* Else the two would dial each other without end. */
 SCENE(memory_that_has_gone_does_not_come_back, HELD "published offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 again > dial P0; close 1; D hangs up on P0\n"
       "accept P0 > D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
       "peers > P0 x0 -control(open protocol) -local -tcp\n")
 
 /* What could not be with the memory before, its own or ours, may be with this one. */
 SCENE(other_memory_is_tried_again, HELD "offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 incompatible > close 1; load 1: incompatible 0/4; load 1 released\n"
       "load 2 A > load 2: incompatible 0/4; load 2 released\n"
       "move P0 > P0 hangs up on D\n"
@@ -239,8 +235,7 @@ SCENE(other_memory_is_tried_again, HELD "offers=local",
 
 /* Nobody wants it any more, and the peer is there. */
 SCENE(links_go_with_our_own_memory, HELD "offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "clear D > not yet; load 1: aborted 0/4; load 1 released\n"
       "clear D > close 1\n"
       "peers > P0 x0 +control -local -tcp\n"
@@ -279,16 +274,13 @@ SCENE(restart_is_known_of_all_who_were_there_before, "control hold=dials",
 
 /* The next dial tells whether the peer has gone. */
 SCENE(closed_connection_takes_its_links_down, HELD "published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      READING
       "cut P0 > close 1\n"
       "peers > P0 x1 -control -local -tcp\n")
 
 /* The producer offers nothing else. */
 SCENE(unusable_transport_is_not_tried_again, HELD "offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 incompatible > close 1; load 1: incompatible 0/4; load 1 released\n"
       "load 2 A > load 2: incompatible 0/4; load 2 released\n")
 
@@ -301,8 +293,7 @@ SCENE(chosen_transport_is_said_once_if_it_is_not_offered, HELD "offers=tcp",
       "log D\n")
 
 SCENE(chosen_transport_is_said_once_if_it_is_incompatible, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 incompatible > close 1; open 2 P0 tcp\n"
       "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: incompatible)\n"
@@ -313,8 +304,7 @@ SCENE(chosen_transport_is_said_once_if_it_is_incompatible, HELD,
 
 /* It is tried again. */
 SCENE(chosen_transport_is_said_once_if_it_failed, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 transfer_setup > close 1; open 2 P0 tcp\n"
       "link 2 ok > read 1 of P0 over 2: small 0,1,2,3\n"
       "log D > peer [::1]:80: loads go over tcp (local: transfer_setup)\n"
@@ -338,8 +328,7 @@ SCENE(offered_first_is_not_wanted, HELD "transports=tcp",
 
 /* A session that ended while its data connections were made, a moment without memory: not for ever, and not at once. */
 SCENE(passing_failure_of_a_transport_is_tried_again, HELD "offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "link 1 handshake_refused > close 1; load 1: transfer_setup 0/4; load 1 released\n"
       "load 2 A > load 2: transfer_setup 0/4; load 2 released\n"
       "+501\n"
@@ -349,8 +338,7 @@ SCENE(passing_failure_of_a_transport_is_tried_again, HELD "offers=local",
 
 /* A transport may be stuck in the peer's memory: the next one is tried, and nothing waits for the first. */
 SCENE(transport_that_does_not_answer_is_given_up, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "+999\n"
       "+2 > close 1; open 2 P0 tcp; ping P0\n"
       "link 1 ok\n" /* too late */
@@ -360,8 +348,7 @@ SCENE(transport_that_does_not_answer_is_given_up, HELD,
 
 /* Where there is no other, it is tried again first; then whoever waited has heard. */
 SCENE(only_transport_does_not_answer, HELD "offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "+1001 > close 1; open 2 P0 local; ping P0\n"
       "peers > P0 x1 +control -local -tcp\n"
       "+1001 > close 2; ping P0; load 1: handshake_timeout 0/4; load 1 released\n"
@@ -370,8 +357,7 @@ SCENE(only_transport_does_not_answer, HELD "offers=local",
 
 /* The bytes were damaged on their way: a new session has others, and not at once. */
 SCENE(malformed_offer_ends_the_session, HELD,
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "malformed 1 > close 1; D hangs up on P0; load 1: protocol 0/4; load 1 released\n"
       "load 2 A > load 2: protocol 0/4; load 2 released\n"
       "+501 > dial P0\n"
@@ -380,9 +366,7 @@ SCENE(malformed_offer_ends_the_session, HELD,
 
 /* Who waits after the cooldown is the probe. */
 SCENE(stalled_link_has_a_breaker_of_its_own, HELD "published offers=local",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "link 1 ok > read 1 of P0 over 1: small 0,1,2,3\n"
+      READING
       "+501 > ping P0\n"
       "+500 > ping P0\n"
       "+500\n"
@@ -393,8 +377,7 @@ SCENE(stalled_link_has_a_breaker_of_its_own, HELD "published offers=local",
       "load 3 A\n")
 
 SCENE(news_of_what_is_decided_changes_nothing, HELD "published",
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
+      OPENING
       "linkdown 1 peer_down\n" /* it is not up yet */
       "linkdown 2 peer_down\n"
       "link 2 peer_down\n"
@@ -441,10 +424,7 @@ CLUSTER_TEST(table_is_bounded_and_unused_peers_make_room)
 {
   uint64_t id = 0;
   cluster_open(HELD);
-  scene(
-      "load 1 A > dial P0\n"
-      "accept P0 > open 1 P0 local\n"
-      "abort 1 > load 1: aborted 0/4; load 1 released\n");
+  scene(OPENING "abort 1 > load 1: aborted 0/4; load 1 released\n");
   const uint64_t last = fill_table();
   assert_int_equal(open_of(5000, &id), KVF_NO_RESOURCE);
   assert_int_equal(cluster_stat(&c.d, "peers_known", ""), KVF_PEERS_MAX);

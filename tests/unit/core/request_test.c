@@ -4,6 +4,8 @@
 #include "scene.h"
 #include "wire/lease_message.h"
 
+#define BEGUN "request 1 A\nbegin 1\n"
+
 /* ---- one request ---- */
 
 SCENE(renews_while_it_waits, "control lease_ttl_ms=300 published hold=dials",
@@ -36,8 +38,7 @@ SCENE(short_prefixes_are_not_kept, "control",
 
 /* A verdict that sends the client elsewhere leaves the lease to whom it goes to; what nobody can mend ends it. */
 SCENE(retryable_failure_detaches, "control policy=fail lease_ttl_ms=300 published",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 1 peer_down 0 > request 1: fail peer_down retry\n"
       "released 1 1 > request 1 released\n"
       "stats D requests_open > 0\n"
@@ -54,9 +55,7 @@ SCENE(detached_request_leaves_its_lease_until_it_runs_out, "control lease_ttl_ms
       "+20 > P0 ends A: expired\n")
 
 SCENE(fails_by_policy, "control policy=fail",
-      "request 1 A\n"
-      "begin 1\n"
-      "report 1 1 lease_expired 0 > request 1: fail lease_expired retry\n")
+      BEGUN "report 1 1 lease_expired 0 > request 1: fail lease_expired retry\n")
 
 /* There is no load, so nothing of it is good; policy, budget and counters are those of a load. */
 CLUSTER_TEST(refused_tickets_follow_the_policy)
@@ -87,8 +86,7 @@ CLUSTER_TEST(refused_tickets_follow_the_policy)
 
 /* P2, P7: a rank that never reports; its blocks are quarantined. */
 SCENE(silent_rank_is_lost_at_the_deadline, "control lease_ttl_ms=600000",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "+34999\n"
       "+2 > request 1: fail rank_lost retry; request 1 stuck\n"
       "released 1 1 > request 1 released\n")
@@ -117,8 +115,7 @@ SCENE(gives_up_when_the_lease_must_be_over, "control lease_ttl_ms=300",
 
 /* The engine may take its time with the verdict: a producer that has answered is not given up for that. */
 SCENE(heard_end_is_not_given_up, "control lease_ttl_ms=300 published hold=events",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 1 ok 4\n"
       "fence A P0 > ended\n"
       "+100 x10\n"
@@ -222,8 +219,7 @@ SCENE(request_after_the_last_has_an_attachment_of_its_own, "control published",
 /* Each of them that waits is told of a loss, once, and one that comes later asks for itself. A load that has begun
  * finds out for itself. */
 SCENE(all_that_wait_are_told_of_a_loss, "control published",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "request 2 A\n"
       "request 3 A\n"
       "end A > P0 ends A: revoked\n"
@@ -388,8 +384,7 @@ SCENE(unknown_requests_and_reports_that_do_not_fit_change_nothing, "control",
       "report 1 1 ok 4 > request 1: use\n")
 
 SCENE(sixty_four_ranks_are_all, "control own=64 heads=8",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 0x7fffffffffffffff ok 4\n"
       "report 1 0x8000000000000000 ok 4 > request 1: use\n")
 
@@ -411,8 +406,7 @@ SCENE(cancelled_verdict_is_not_told_and_the_lease_still_ends, "control published
 /* P3, P4: once, when every rank has said so, and not before its verdict; the record stays until then (P6), and the
  * producer, which has heard, is let go. */
 SCENE(released_after_the_verdict_when_all_ranks_are, "control own=2 published",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "released 1 1\n"
       "released 1 1\n"
       "report 1 1 ok 4\n"
@@ -426,8 +420,7 @@ SCENE(released_after_the_verdict_when_all_ranks_are, "control own=2 published",
 
 /* P2, P7: what kvf_load_start() has refused need not be reported. */
 SCENE(a_rank_that_is_released_unheard_has_loaded_nothing, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 1 ok 4\n"
       "released 1 2 > request 1: recompute aborted 0+64\n"
       "report 1 2 ok 4 > not_found\n" /* late */
@@ -435,8 +428,7 @@ SCENE(a_rank_that_is_released_unheard_has_loaded_nothing, "control own=2",
 
 /* P7: a report says more than the release, whichever comes first. */
 SCENE(a_report_counts_though_its_rank_is_released, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "released 1 1\n"
       "report 1 1 ok 4\n"
       "report 1 2 ok 4 > request 1: use\n"
@@ -453,8 +445,7 @@ SCENE(a_report_counts_though_its_rank_is_released, "control own=2",
       "report 3 2 ok 4 > request 3: fail invalid\n")
 
 SCENE(cancelled_load_is_released, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "cancel 1\n"
       "released 1 3 > request 1 released\n"
       "released 1 3 > not_found\n")
@@ -473,8 +464,7 @@ SCENE(only_a_load_that_has_begun_is_released, "control own=2",
 
 /* P2: the engine need not wait for what a rank cannot say. */
 SCENE(stuck_rank_is_told_once_after_the_verdict, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "stuck 1\n"
       "stuck 1\n"
       "report 1 3 transfer_failed 0 > request 1: recompute transfer_failed 0+64; request 1 stuck\n"
@@ -482,15 +472,13 @@ SCENE(stuck_rank_is_told_once_after_the_verdict, "control own=2",
       "released 1 3 > request 1 released\n")
 
 SCENE(what_is_whole_is_waited_for_though_it_is_stuck, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 3 ok 4 > request 1: use\n"
       "stuck 1\n"
       "released 1 3 > request 1 released\n")
 
 SCENE(silent_rank_is_stuck_and_may_still_be_released, "control own=2",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "report 1 1 ok 4\n"
       "+35001 > request 1: fail rank_lost retry; request 1 stuck\n"
       "released 1 3 > request 1 released\n")
@@ -560,9 +548,7 @@ CLUSTER_TEST(load_from_a_lease_that_has_no_room_for_it)
   open_crowded("control");
   scene(
       "cut P0\n"
-      "down P0\n"
-      "request 1 A\n"
-      "begin 1\n"
+      "down P0\n" BEGUN
       "up P0\n"
       "+501\n"
       "+5000\n"
@@ -578,8 +564,7 @@ SCENE(lease_that_is_not_published_yet_is_waited_for, "control",
       "fence A P0 > live\n")
 
 SCENE(load_that_has_begun_hears_of_its_lease_itself, "control published",
-      "request 1 A\n"
-      "begin 1\n"
+      BEGUN
       "end A > P0 ends A: revoked\n"
       "+5001\n")
 

@@ -1,11 +1,10 @@
 /* What fails in the middle of a find, and what is counted. Linked with --wrap for allocations and kvf_mac_make. */
 #include "../../allocation.h"
-#include "find_world.h"
+#include "base/status.h"
+#include "find_scene.h"
 
-static kvf_ticket ticket;
-static uint32_t ids[16];
-static char text[KVF_TICKET_BYTES_MAX];
-static size_t text_bytes;
+#define OPTIONS "control published hold=dials"
+
 static uint64_t find_id;
 static bool macs_fail;
 
@@ -17,50 +16,26 @@ kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t
   return macs_fail ? KVF_NO_MEMORY : __real_kvf_mac_make(mac, spans, count, out);
 }
 
-/* A ticket is published, and the producer known to the consumer. */
-static int set_up(__attribute__((unused)) void **state)
-{
-  control_options options;
-  control_options_init(&options);
-  options.control = true;
-  find_world_open(&options);
-  control_ticket(&ticket, ids, 4);
-  control_publish(&ticket);
-  assert_int_equal(kvf_ticket_encode(&ticket, &producer()->context.self.macs[0], text, sizeof(text), &text_bytes),
-                   KVF_OK);
-  assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
-  find_id = 0;
-  return 0;
-}
-
-#define FINDER_TEST(name) TEST_WITH(name, set_up, control_world_close)
-
 static kvf_status offer(void)
 {
-  return offer_ticket(producer(), &ticket, text, text_bytes);
+  return find_offer(&c.p[0], &c.tickets[0], "x", 1);
 }
 
 static kvf_status start(void)
 {
-  const kvf_find_key key = key_of(4);
-  return kvf_finds_start(&finders.consumer.finds, world.now_ns, &key, NULL, 0, 9, &find_id);
+  return find_start(4, NULL, 0, 1, &find_id);
 }
 
 static void assert_not_offered(void)
 {
-  const kvf_offers *offers = &finders.producer.offers;
-  assert_null(offers->by_slot);
-  assert_null(offers->buckets);
-  assert_int_equal(offers->bytes, 0);
+  scene("finder P0 offers_open > 0\n");
 }
 
 static void assert_not_started(void)
 {
   assert_int_equal(find_id, 0);
-  assert_null(finders.consumer.finds.by_id);
-  for (const kvf_peer *peer = consumer()->peers.by_key; peer != NULL; peer = peer->by_key.next) {
-    assert_int_equal(peer->users, 0);
-  }
+  assert_int_equal(cluster_users(), 0);
+  scene("finder D finds_open > 0\n");
 }
 
 /* Calls until it succeeds. Returns how many allocations it needs. */
@@ -79,16 +54,21 @@ static uint32_t fail_each(kvf_status (*call)(void), void (*assert_unchanged)(voi
   }
 }
 
-FINDER_TEST(without_memory_nothing_is_offered_and_nothing_asked)
+CLUSTER_TEST(without_memory_nothing_is_offered_and_nothing_asked)
 {
+  cluster_open(OPTIONS);
+  scene("known p:80 P0\n");
   assert_true(fail_each(offer, assert_not_offered) >= 3);
   assert_true(fail_each(start, assert_not_started) >= 2);
   assert_int_equal(find_id, 1); /* none was used up */
 }
 
 /* An offer that nobody could find is none, and what cannot be sealed is not asked for. */
-FINDER_TEST(nothing_is_offered_and_nothing_asked_without_a_seal)
+CLUSTER_TEST(nothing_is_offered_and_nothing_asked_without_a_seal)
 {
+  cluster_open(OPTIONS);
+  scene("known p:80 P0\n");
+  find_id = 0;
   macs_fail = true;
   assert_int_equal(offer(), KVF_NO_MEMORY);
   assert_int_equal(start(), KVF_NO_MEMORY);
@@ -99,43 +79,40 @@ FINDER_TEST(nothing_is_offered_and_nothing_asked_without_a_seal)
 }
 
 /* P6: what fails on the way costs the find, or its offer, never the node; what is given is remembered, or not given. */
-FINDER_TEST(what_fails_on_the_way_costs_the_find_alone)
+CLUSTER_TEST(what_fails_on_the_way_costs_the_find_alone)
 {
-  kvf_event event;
   bool some_failed = true;
   uint32_t lost = 0;
   for (uint32_t n = 0; some_failed; n++) {
-    (void)set_up(NULL);
-    kvf_core_start(consumer(), world.now_ns);
-    control_settle();
-    control_dial(KVF_OK); /* who is it? */
-    control_dial(KVF_OK);
-    assert_int_equal(offer(), KVF_OK);
+    cluster_open(OPTIONS);
+    scene(CONNECTED "offer A\n");
+    c.held = CLUSTER_EVENTS;
     assert_int_equal(start(), KVF_OK);
     allocation_fail(n, 1);
-    control_settle();
+    cluster_settle();
     some_failed = allocation_stop();
-    for (int i = 0; i < 100 && !kvf_core_has_event(consumer()); i++) {
-      control_advance(500);
+    for (int i = 0; i < 100 && !kvf_core_has_event(c.d.core); i++) {
+      cluster_advance(500);
     }
-    assert_true(kvf_core_next_event(consumer(), world.now_ns, &event));
-    assert_int_equal(event.kind, KVF_EVENT_TICKET);
-    lost += event.u.found != KVF_OK;
-    if (event.u.found == KVF_OK) {
-      size_t bytes = 0;
-      assert_int_equal(finders.producer.offers.counters.given, 1);
-      assert_int_equal(kvf_finds_take(&finders.consumer.finds, world.now_ns, event.id, text, sizeof(text), &bytes),
-                       KVF_OK);
+    assert_true(cluster_event(KVF_EVENT_TICKET));
+    lost += c.event.u.found != KVF_OK;
+    if (c.event.u.found == KVF_OK) {
+      c.requests[1] = find_id;
+      (void)cluster_said();
+      scene(
+          "finder P0 offers_given > 1\n"
+          "take 1 > A\n");
     }
-    assert_null(finders.consumer.finds.by_id);
+    (void)cluster_said();
+    scene("finder D finds_open > 0\n");
   }
   assert_true(lost > 3);
 }
 
 /* Each counter is shown under its own name. */
-FINDER_TEST(counters_are_not_mixed_up)
+CLUSTER_TEST(counters_are_not_mixed_up)
 {
-  kvf_finder *finder = &finders.producer;
+  kvf_finder *finder = &finders[1];
   kvf_find_counters *finds = &finder->finds.counters;
   const struct {
     const char *name;
@@ -156,6 +133,7 @@ FINDER_TEST(counters_are_not_mixed_up)
   };
   const size_t sources_count = sizeof(sources) / sizeof(sources[0]);
   kvf_stat stats[64];
+  cluster_open(OPTIONS);
   assert_int_equal(offer(), KVF_OK);
   for (size_t i = 0; i < sources_count; i++) {
     *sources[i].counter = 1000 + i;
