@@ -3,6 +3,7 @@
 #ifndef KVF_BASE_OPTIONS_H
 #define KVF_BASE_OPTIONS_H
 
+#include "base/log.h"
 #include "kvferry/config.h"
 
 /* Whether the text has several colons outside of brackets: an IPv6 address, or network, without a port. */
@@ -24,6 +25,9 @@ bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);
 
 /* A caller's configuration, of whatever version, as this library's. KVF_INVALID: kvf_config_init() was not called. */
 KVF_MUST_USE kvf_status kvf_config_copy(const kvf_config *config, kvf_config *out);
+
+/* Warns of options that were set and have no effect any more. */
+void kvf_config_log_gone(const kvf_config *config, const kvf_logger *logger);
 
 /* Checks a whole configuration: every option once more (the struct is the caller's memory), and those that depend on
  * each other. KVF_INVALID: `message` (KVF_MESSAGE_BYTES_MAX bytes, may be NULL) names options, values and what is

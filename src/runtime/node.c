@@ -269,6 +269,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
     status = open_log(node, text);
   }
   if (status == KVF_OK) {
+    kvf_config_log_gone(&options, &node->logger);
     status = open_parts(node, text);
   }
   if (status != KVF_OK) {
