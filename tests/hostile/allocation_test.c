@@ -251,7 +251,7 @@ static bool scenario(long nth, bool for_good, bool with_expiry)
   if (where != NULL) {
     fail_msg("allocation %ld failed: %s() gave %s", nth, where, kvf_status_name(unexpected));
   }
-  /* The thread that has looked at a peer (transport/local/check.h) outlives its link by a moment. */
+  /* The thread that has looked at a peer (transport/local/local_check.h) outlives its link by a moment. */
   for (int tries = 0; tries < 100 && allocation_live() != before; tries++) {
     pair_sleep_ms(10);
   }

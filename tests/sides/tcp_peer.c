@@ -8,7 +8,7 @@
 
 #include "test.h"
 #include "transport/socket.h"
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 #include "wire/fields.h"
 #include "wire/rails_description.h"
 

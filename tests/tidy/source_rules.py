@@ -44,7 +44,7 @@ HAVE_BLOCK_ADDRESSES = {
     "src/plan/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
     "src/transport/checksums.c", "src/transport/local/copy.c",
     "src/transport/tcp/ring.c", "src/transport/tcp/stream.c",
-    "src/transport/ucx/link.c", "src/transport/ucx/memory.c", "src/transport/ucx/message.c",
+    "src/transport/ucx/ucx_link.c", "src/transport/ucx/ucx_memory.c", "src/transport/ucx/message.c",
 }  # fmt: skip
 # Fences, which are host memory whatever the blocks are in.
 OTHER_PROCESS = re.compile(r"\bprocess_vm_(?:readv|writev)\(")

@@ -4,7 +4,7 @@
 #ifndef KVF_TRANSPORT_TCP_SERVER_H
 #define KVF_TRANSPORT_TCP_SERVER_H
 
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 #include "wire/data_message.h"
 
 /* A READ that has come and not been answered. */

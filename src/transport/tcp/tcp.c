@@ -9,8 +9,8 @@
 #include <sys/epoll.h>
 
 #include "memory/memory.h"
-#include "transport/tcp/link.h"
 #include "transport/tcp/server.h"
+#include "transport/tcp/tcp_link.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"

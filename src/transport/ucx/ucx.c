@@ -10,9 +10,9 @@
 #include "transport/socket.h"
 #include "transport/thread.h"
 #include "transport/ucx/get.h"
-#include "transport/ucx/link.h"
-#include "transport/ucx/memory.h"
 #include "transport/ucx/message.h"
+#include "transport/ucx/ucx_link.h"
+#include "transport/ucx/ucx_memory.h"
 
 #define EVENTS_MAX 8
 #define UCX_ADDS_BYTES 256    /* to a message, at most; far less */
@@ -338,7 +338,7 @@ static bool is_known(uint32_t kind)
   return kind == KVF_MEMORY_HOST || kind == KVF_MEMORY_CUDA;
 }
 
-/* Of CUDA's, where UCX knows it (memory.c) and the network reads memory by itself (link.c). */
+/* Of CUDA's, where UCX knows it (ucx_memory.c) and the network reads memory by itself (ucx_link.c). */
 static bool ucx_serves(uint32_t theirs, uint32_t ours)
 {
   return is_known(theirs) && is_known(ours);

@@ -1,7 +1,7 @@
 /* What both sides of the transport `ucx` share.
  *
- * One data thread makes every call of UCX: see driven.h. Two workers: one whose endpoints read (link.h), and, while
- * memory is registered, one through which others read that memory (memory.h).
+ * One data thread makes every call of UCX: see driven.h. Two workers: one whose endpoints read (ucx_link.h), and, while
+ * memory is registered, one through which others read that memory (ucx_memory.h).
  * The second is destroyed when the memory goes away: UCX answers gets over TCP from any address that it is asked for,
  * registered or not, and the worker's end is what ends that. All state is the data thread's, but for what the lock of
  * `commands` guards.
@@ -9,12 +9,12 @@
  * UCX calls back from inside its own functions; what is called notes what has happened, and the thread acts on it
  * afterwards.
  */
-#ifndef KVF_TRANSPORT_UCX_COMMON_H
-#define KVF_TRANSPORT_UCX_COMMON_H
+#ifndef KVF_TRANSPORT_UCX_UCX_COMMON_H
+#define KVF_TRANSPORT_UCX_UCX_COMMON_H
 
 #include "memory/memory.h"
 #include "transport/driven.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 #include "wire/ucx_description.h"
 #include "wire/ucx_message.h"
 
@@ -108,7 +108,7 @@ typedef struct kvf_ucx_link {
   kvf_list in_troubled; /* ucx->troubled: its endpoint has failed or been closed since it was looked at */
   kvf_list reads;       /* that have been started */
   kvf_ucp_ep ep;
-  bool has_messages;    /* its gets are messages: see load.h */
+  bool has_messages;    /* its gets are messages: see libucp.h */
   bool is_closing;      /* the endpoint is being closed: UCX says when it is */
   kvf_ucs_status error; /* of the endpoint */
   kvf_ucx_batch check;

@@ -7,7 +7,7 @@
  *
  * Where gets are messages the producer looks, before and after an answer's bytes are copied (message.c).
  */
-#include "transport/ucx/link.h"
+#include "transport/ucx/ucx_link.h"
 
 #include <stdlib.h>
 #include <string.h>

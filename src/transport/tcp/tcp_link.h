@@ -1,10 +1,10 @@
 /* The consumer's side of the tcp transport. A link is one socket; it is up when both ends have proved the session's key
  * there, and fails with it. Reads are answered in the order in which they were sent.
  */
-#ifndef KVF_TRANSPORT_TCP_LINK_H
-#define KVF_TRANSPORT_TCP_LINK_H
+#ifndef KVF_TRANSPORT_TCP_TCP_LINK_H
+#define KVF_TRANSPORT_TCP_TCP_LINK_H
 
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 
 /* Operations, from any thread. */
 kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);

@@ -1,5 +1,5 @@
 /* UCX's workers, memory that it registers for us, and texts for its errors. */
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Links and their reads. Operations from any thread; the rest in the data thread. */
-#ifndef KVF_TRANSPORT_UCX_LINK_H
-#define KVF_TRANSPORT_UCX_LINK_H
+#ifndef KVF_TRANSPORT_UCX_UCX_LINK_H
+#define KVF_TRANSPORT_UCX_UCX_LINK_H
 
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
 /* Of kvf_driven. */

@@ -1,5 +1,5 @@
 /* A link dials, answers the challenge, sends its reads, and takes chunks and trailers in that order. */
-#include "transport/tcp/link.h"
+#include "transport/tcp/tcp_link.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Descriptors that epoll watches, frames that are staged, what a rank says of itself, and where payload goes. */
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 
 #include <string.h>
 #include <sys/epoll.h>

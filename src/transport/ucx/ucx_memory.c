@@ -1,13 +1,13 @@
 /* Registers the rank's regions, checksums and table in the data thread, and packs their keys into the description. */
-#include "transport/ucx/memory.h"
+#include "transport/ucx/ucx_memory.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/ucx/link.h"
 #include "transport/ucx/message.h"
+#include "transport/ucx/ucx_link.h"
 
 /* ---- registration, in the data thread ---- */
 
@@ -248,7 +248,7 @@ void kvf_ucx_memory_close(kvf_ucx *ucx)
   ucx->description = NULL;
   kvf_commands_unlock(&ucx->driven.commands);
   free(description);
-  server_close(ucx); /* before the memory: see ucx.h */
+  server_close(ucx); /* before the memory: see ucx_common.h */
   if (ucx->memory != NULL) {
     kvf_ucx_memory_drop(ucx->memory);
     ucx->memory = NULL;

@@ -1,11 +1,11 @@
 /* What both sides of the tcp transport share.
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (server.h) and the links
- * that we made (link.h): see driven.h. All state is the data thread's, but for what the lock of `commands` guards.
+ * that we made (tcp_link.h): see driven.h. All state is the data thread's, but for what the lock of `commands` guards.
  * Since only the data thread writes to destination blocks, a read is released as soon as it says so.
  */
-#ifndef KVF_TRANSPORT_TCP_COMMON_H
-#define KVF_TRANSPORT_TCP_COMMON_H
+#ifndef KVF_TRANSPORT_TCP_TCP_COMMON_H
+#define KVF_TRANSPORT_TCP_TCP_COMMON_H
 
 #include "transport/driven.h"
 #include "transport/socket.h"
