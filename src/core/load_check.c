@@ -5,7 +5,7 @@
 #ifndef NDEBUG
 
 #include "base/bitmap.h"
-#include "core/check.h"
+#include "core/check_list.h"
 
 /* Of all loads. */
 typedef struct totals {

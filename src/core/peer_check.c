@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "core/check.h"
+#include "core/check_list.h"
 
 static bool is_in_table(const kvf_peer_link *link)
 {

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "base/time.h"
-#include "core/check.h"
+#include "core/check_list.h"
 #include "wire/find_message.h"
 #include "wire/ticket.h"
 

@@ -41,7 +41,7 @@ BANNED_CALLS = {
 # as a pointer (is_addressable), or gives it to that kind's operations, or serves the host's memory alone.
 BLOCK_ADDRESS = re.compile(r"\bkvf_segment_local\(|\b(?:regions?|served)(?:\[[^]]*\])?(?:->|\.)base\b")
 HAVE_BLOCK_ADDRESSES = {
-    "src/plan/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
+    "src/plan/pages.h", "src/runtime/node_memory.c", "src/runtime/numa.c",
     "src/transport/checksums.c", "src/transport/local/copy.c",
     "src/transport/tcp/ring.c", "src/transport/tcp/stream.c",
     "src/transport/ucx/ucx_link.c", "src/transport/ucx/ucx_memory.c", "src/transport/ucx/message.c",
