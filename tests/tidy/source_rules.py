@@ -90,6 +90,15 @@ def includes(root):
                     yield f"{name}:{line}: {layer} may not include <{header}>"
 
 
+def one_name_each(root):
+    """So that a name alone says which file it is. A .c file and its header are one."""
+    folders = {}
+    for _, name, _ in c_files(root, "src"):
+        first = folders.setdefault(name.stem, name.parent)
+        if first != name.parent:
+            yield f"{name}:1: {first} has a file of this name, too"
+
+
 def included_here(root):
     """(file, line, header) of every include of a header of ours, in src/."""
     for _, name, text in c_files(root, "src"):
@@ -230,6 +239,7 @@ def formatting(root):
 
 RULES = [
     includes,
+    one_name_each,
     no_include_circles,
     no_import_circles,
     transports_know_only_themselves,
