@@ -515,7 +515,7 @@ static void check_conn(const kvf_tcp_conn *conn)
 static void check_world(void)
 {
   const kvf_tcp *server = tcp.tcp;
-  uint32_t limit = server->driven.config.connections_max;
+  uint32_t limit = server->data_thread.config.connections_max;
   fuzz_check(server->strangers.count <= limit / KVF_TCP_GREETING_SHARE + 1 && server->proved.count <= limit);
   const kvf_list *lists[] = {&server->greeting, &server->serving};
   for (size_t i = 0; i < 2; i++) {
@@ -537,7 +537,7 @@ static void check_answered(void)
     }
     /* Nobody who behaves, and takes what he asked for, is thrown out, unless there are too many. */
     bool is_behaved = tcp.ends[i].fd >= 0 && c->state > READY && !c->broken && !c->may_be_stuck;
-    fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->driven.config.connections_max);
+    fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->data_thread.config.connections_max);
   }
 }
 
