@@ -450,9 +450,9 @@ static void open_nth(const world *w, const world_side *side, uint32_t n, rank *r
             side->stages_inner ? n / stages : n % side->ranks, r);
 }
 
-static kvf_holding holding_of(const rank *r)
+static kvf_rank_layout rank_layout_of(const rank *r)
 {
-  return kvf_pages_holding(&r->pages, 0, 1);
+  return kvf_pages_rank_layout(&r->pages, 0, 1);
 }
 
 /* What the producer's ranks say of themselves, in its tickets. Returns how many there are. */
@@ -478,7 +478,7 @@ static const char *load_rank(world *w, uint32_t number)
   const char *wrong = NULL;
   rank d;
   open_nth(w, &w->consumer, number, &d);
-  const kvf_holding own = holding_of(&d);
+  const kvf_rank_layout own = rank_layout_of(&d);
   const uint32_t count = make_items(w, items);
   if (kvf_stage_shares(&d.pages, &own, records, describe_ranks(w, records), number, shares, &shares_count, message) !=
       KVF_OK) {
@@ -488,7 +488,7 @@ static const char *load_rank(world *w, uint32_t number)
     rank p;
     open_nth(w, &w->producer, shares[i].rank, &p);
     fill(w, &p);
-    const kvf_holding theirs = holding_of(&p);
+    const kvf_rank_layout theirs = rank_layout_of(&p);
     wrong = kvf_rank_share_is_held(&shares[i], &own, &theirs) ? load_share(w, &p, &shares[i], &d, items, count)
                                                               : "a rank that does not have what it is read for";
     rank_close(&p);

@@ -244,8 +244,8 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
                             .rank = context->config.rank,
                             .dealt = 1};
   if (core->pool.exists) {
-    record.layers = core->pool.holding.layers;
-    record.dealt = core->pool.holding.deal.ranks;
+    record.layers = core->pool.rank_layout.layers;
+    record.dealt = core->pool.rank_layout.deal.ranks;
   }
   return record;
 }

@@ -603,7 +603,7 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
 /* Or some tokens would come twice, and others not at all. */
 static bool deals_as_others(const kvf_slice *slice)
 {
-  const kvf_deal *deal = &slice->peer->memory.holding.deal;
+  const kvf_deal *deal = &slice->peer->memory.rank_layout.deal;
   uint32_t *tokens = &slice->load->deal_tokens;
   *tokens = *tokens == 0 && deal->ranks > 1 ? deal->tokens : *tokens;
   return deal->ranks <= 1 || deal->tokens == *tokens;
@@ -613,9 +613,9 @@ static bool deals_as_others(const kvf_slice *slice)
  * token never comes. */
 static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
 {
-  const kvf_layers *layers = &slice->peer->memory.holding.layers;
+  const kvf_layers *layers = &slice->peer->memory.rank_layout.layers;
   char address[KVF_ADDRESS_TEXT_BYTES];
-  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->memory.holding) &&
+  if (kvf_rank_share_is_held(&slice->share, &loads->pool->rank_layout, &slice->peer->memory.rank_layout) &&
       deals_as_others(slice)) {
     return true;
   }
@@ -624,8 +624,8 @@ static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *sl
                   "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
                   "%u, %u at a time: not what its engine's ticket, or another of its ranks, says",
                   (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
-                  slice->peer->memory.holding.share.first_head, slice->peer->memory.holding.deal.rank,
-                  slice->peer->memory.holding.deal.ranks, slice->peer->memory.holding.deal.tokens);
+                  slice->peer->memory.rank_layout.share.first_head, slice->peer->memory.rank_layout.deal.rank,
+                  slice->peer->memory.rank_layout.deal.ranks, slice->peer->memory.rank_layout.deal.tokens);
   return false;
 }
 
@@ -809,7 +809,7 @@ static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
   const kvf_rank_share *share = &slice->share;
   const kvf_slice *before = slice > slice->load->slices ? slice - 1 : NULL;
   const uint64_t *known = NULL;
-  if (is_like(share, &pool->holding.layers, pool->holding.deal.ranks)) {
+  if (is_like(share, &pool->rank_layout.layers, pool->rank_layout.deal.ranks)) {
     known = pool->head_bytes;
   } else if (before != NULL && is_like(share, &before->share.layers, before->share.dealt)) {
     known = before->head_bytes;
@@ -817,7 +817,7 @@ static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
   if (known != NULL) {
     memcpy(slice->head_bytes, known, sizeof(slice->head_bytes));
   } else {
-    kvf_pages_head_bytes(&pool->pages, &pool->holding, &share->layers, share->dealt, slice->head_bytes);
+    kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &share->layers, share->dealt, slice->head_bytes);
   }
 }
 
@@ -872,8 +872,8 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   const kvf_pool *pool = loads->pool;
   char message[KVF_MESSAGE_BYTES_MAX];
   uint32_t wanted[KVF_GROUPS_MAX] = {0};
-  kvf_status status = kvf_stage_shares(&pool->pages, &pool->holding, ticket->rank, ticket->ranks, turn, plan->shares,
-                                       &plan->count, message);
+  kvf_status status = kvf_stage_shares(&pool->pages, &pool->rank_layout, ticket->rank, ticket->ranks, turn,
+                                       plan->shares, &plan->count, message);
   if (status != KVF_OK) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&ticket->rank[0].address, address);
@@ -884,7 +884,7 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   for (uint32_t i = 0; i < load->items_count; i++) {
     wanted[load->items[i].group]++;
   }
-  kvf_load_plan_cut(plan, &pool->pages, &pool->holding, wanted, &loads->readers);
+  kvf_load_plan_cut(plan, &pool->pages, &pool->rank_layout, wanted, &loads->readers);
   return KVF_OK;
 }
 

@@ -789,8 +789,8 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   assert(peer->memory.welcome == NULL);
   peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
-  peer->memory.holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
-                                           welcome->rank, welcome->ranks);
+  peer->memory.rank_layout = kvf_pages_rank_layout(
+      &(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout}, welcome->rank, welcome->ranks);
   peer->memory.kinds = 0;
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory.kinds |= UINT32_C(1) << welcome->regions[i].memory;

@@ -106,7 +106,7 @@ typedef struct kvf_peer_memory {
   uint64_t given_up;    /* a generation that it has given up since it was told; 0: none */
   uint32_t stale_dials; /* links in a row that could not be made, since its memory was another one */
   uint32_t kinds;       /* of its regions, a bit for each kvf_memory_kind */
-  kvf_holding holding;
+  kvf_rank_layout rank_layout;
 } kvf_peer_memory;
 
 struct kvf_peer {

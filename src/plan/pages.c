@@ -43,16 +43,16 @@ static kvf_deal deal_of(const kvf_pages *pages)
   return kvf_is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
 }
 
-kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
+kvf_rank_layout kvf_pages_rank_layout(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
 {
-  kvf_holding holding = {kvf_pages_layers(pages), kvf_pages_share(pages), deal_of(pages)};
+  kvf_rank_layout rank_layout = {kvf_pages_layers(pages), kvf_pages_share(pages), deal_of(pages)};
   if (pages->layout.parts == NULL) {
-    holding.share.first_head = (uint32_t)((uint64_t)rank * holding.share.heads_total / ranks);
+    rank_layout.share.first_head = (uint32_t)((uint64_t)rank * rank_layout.share.heads_total / ranks);
   }
-  return holding;
+  return rank_layout;
 }
 
-void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
+void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX])
 {
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};

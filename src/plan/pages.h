@@ -29,19 +29,19 @@ kvf_share kvf_pages_share(const kvf_pages *pages);
 kvf_layers kvf_pages_layers(const kvf_pages *pages);
 
 /* What of the model a rank has. */
-typedef struct kvf_holding {
+typedef struct kvf_rank_layout {
   kvf_layers layers;
   kvf_share share;
   kvf_deal deal; /* where tokens are not dealt, rank 0 of 1 */
-} kvf_holding;
+} kvf_rank_layout;
 
 /* Of rank `rank` of the engine's `ranks`: regions without parts do not say where its heads begin, the ranks have them
  * in turn. */
-kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
+kvf_rank_layout kvf_pages_rank_layout(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 
 /* Bytes of a head of the share in a block of each group: of these layers, on average over the group's parts, as they
  * come from a rank that is one of `dealt` that tokens are dealt to. */
-void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
+void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX]);
 
 /* Where a part lies on one side. */
