@@ -129,7 +129,7 @@ static void init_leases(void)
 
 static bool is_wanted(const consumer *c, uint32_t region)
 {
-  return region >= c->read.want.first_layer && region < c->read.want.first_layer + c->read.want.layers;
+  return region >= c->read.selection.first_layer && region < c->read.selection.first_layer + c->read.selection.layers;
 }
 
 static bool is_piece(const consumer *c)
@@ -379,10 +379,11 @@ static void send_read(tcp_end *end)
   uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
   size_t bytes = 0;
   uint8_t id = fuzz_u8(&tape);
-  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .want = kvf_want_whole(TCP_REGIONS)};
+  kvf_data_read read = {
+      .read_id = 1 + (id & 7), .lease = name_lease(), .selection = kvf_read_selection_whole(TCP_REGIONS)};
   if (id >= 0xe0) { /* some of them, or more than there are */
-    read.want.first_layer = fuzz_u8(&tape) & 3;
-    read.want.layers = 1 + (fuzz_u8(&tape) & 3);
+    read.selection.first_layer = fuzz_u8(&tape) & 3;
+    read.selection.layers = 1 + (fuzz_u8(&tape) & 3);
   }
   uint8_t choice = fuzz_u8(&tape);
   read.remote_head = choice & 1;

@@ -119,7 +119,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   if (request == NULL) {
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
-  *request = (kvf_tcp_request){.want = read.want,
+  *request = (kvf_tcp_request){.selection = read.selection,
                                .transfer = {.id = read.read_id,
                                             .lease = read.lease,
                                             .remote_head = read.remote_head,
@@ -161,14 +161,14 @@ static kvf_status authorize_items(kvf_tcp *tcp, kvf_tcp_request *request)
   const uint32_t count = request->transfer.items_count;
   for (uint32_t i = 0; i < count; i++) {
     kvf_transfer_item *item = &request->items[i];
-    item->local_block = item->position % request->want.splits[item->group];
-    item->position /= request->want.splits[item->group];
+    item->local_block = item->position % request->selection.splits[item->group];
+    item->position /= request->selection.splits[item->group];
   }
   kvf_status status =
       tcp->data_thread.host.authorize(tcp->data_thread.host.context, &request->transfer.lease, request->items, count);
   for (uint32_t i = 0; i < count; i++) {
     kvf_transfer_item *item = &request->items[i];
-    item->position = item->position * request->want.splits[item->group] + item->local_block;
+    item->position = item->position * request->selection.splits[item->group] + item->local_block;
     item->local_block = item->remote_block; /* ours are the only ones that are known here */
   }
   return status;
@@ -197,7 +197,7 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   }
   conn->chunk = (kvf_chunk){.transfer = &request->transfer,
                             .plan = &memory->pages->plan,
-                            .want = &request->want,
+                            .selection = &request->selection,
                             .local = memory->pages->served};
   return kvf_chunk_check(&conn->chunk, bytes);
 }

@@ -11,7 +11,7 @@
 typedef struct kvf_tcp_request {
   kvf_list in_requests;
   bool cancelled;
-  kvf_want want;
+  kvf_read_selection selection;
   kvf_transfer transfer;
   kvf_transfer_item items[]; /* its own */
 } kvf_tcp_request;

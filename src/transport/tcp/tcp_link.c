@@ -189,7 +189,7 @@ static bool stage_read(kvf_tcp_link *link)
                            .remote_head = wanted->remote_head,
                            .local_head = wanted->local_head,
                            .heads = wanted->heads,
-                           .want = kvf_chunk_want(&read->common.chunk),
+                           .selection = kvf_chunk_selection(&read->common.chunk),
                            .items_count = wanted->items_count};
   size_t bytes = 0;
   kvf_status status = kvf_data_read_encode(&message, wanted->items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
