@@ -196,7 +196,7 @@ static bool is_peers(const char *text)
   while (kvf_peer_names_next(&text, address)) {
     const char *colon = strrchr(address, ':');
     if (!is_address(address) || kvf_is_bare_ipv6(address) || colon == NULL || colon[1] == ']' ||
-        strchr(colon, ']') != NULL || ++count > KVF_KNOWN_PEERS_MAX) {
+        strchr(colon, ']') != NULL || ++count > KVF_STATIC_PEERS_MAX) {
       return false;
     }
   }

@@ -18,7 +18,7 @@ bool kvf_ports_parse(const char *text, uint16_t *first, uint16_t *last);
 /* What the option group_block_tokens says, by group. How many groups; 0: none, or it is not of that form. */
 uint32_t kvf_group_tokens_parse(const char *text, uint32_t out[KVF_GROUPS_MAX]);
 
-#define KVF_KNOWN_PEERS_MAX 64 /* names in the option peers */
+#define KVF_STATIC_PEERS_MAX 64 /* names in the option peers */
 
 /* Takes the next address of `peers` from *rest. False: there is none, or it is too long. */
 bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);

@@ -339,7 +339,7 @@ static void do_memory(const line *at)
 
 static void do_know(const line *at)
 {
-  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &node_of(at, 1)->address), KVF_OK);
+  assert_int_equal(kvf_core_add_static(c.d.core, "p:80", &node_of(at, 1)->address), KVF_OK);
   kvf_core_start(c.d.core, c.now_ns);
 }
 

@@ -14,7 +14,7 @@ static void open_with(const control_options *options)
 {
   find_world_open(options);
   control_ticket(&ticket, ids, 4);
-  assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
+  assert_int_equal(kvf_core_add_static(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
 }
 
 static void open_unconnected(void)
@@ -235,12 +235,12 @@ CONTROL_TEST(without_peers_nobody_is_asked)
 FIND_TEST(a_peer_with_two_names_is_asked_once)
 {
   world.deaf = true;
-  assert_int_equal(kvf_core_add_known(consumer(), "other:80", &ticket.rank[0].address), KVF_OK);
-  consumer()->peers.known[1].peer = consumer()->peers.known[0].peer; /* as when it has been looked at */
-  consumer()->peers.known[1].peer->users++;
+  assert_int_equal(kvf_core_add_static(consumer(), "other:80", &ticket.rank[0].address), KVF_OK);
+  consumer()->peers.static_peers[1].peer = consumer()->peers.static_peers[0].peer; /* as when it has been looked at */
+  consumer()->peers.static_peers[1].peer->users++;
   (void)start(4);
   assert_int_equal(counters()->asked, 1);
-  assert_int_equal(consumer()->peers.known[0].peer->users, 3);
+  assert_int_equal(consumer()->peers.static_peers[0].peer->users, 3);
 }
 
 /* A find may be started as soon as there is a node. */
@@ -291,7 +291,7 @@ CONTROL_TEST(who_has_another_key_is_not_asked)
 /* Another peer is known, of which nobody knows yet that it is down; the first is connected. */
 static uint64_t start_with_another(void)
 {
-  assert_int_equal(kvf_core_add_known(consumer(), "q:81", &somewhere), KVF_OK);
+  assert_int_equal(kvf_core_add_static(consumer(), "q:81", &somewhere), KVF_OK);
   const uint64_t id = start(4);
   assert_true(world.consumer.dial_wanted);
   return id;

@@ -28,7 +28,7 @@ static int set_up(__attribute__((unused)) void **state)
   control_publish(&ticket);
   assert_int_equal(kvf_ticket_encode(&ticket, &producer()->context.self.macs[0], text, sizeof(text), &text_bytes),
                    KVF_OK);
-  assert_int_equal(kvf_core_add_known(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
+  assert_int_equal(kvf_core_add_static(consumer(), "p:80", &ticket.rank[0].address), KVF_OK);
   find_id = 0;
   return 0;
 }
