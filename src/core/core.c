@@ -467,7 +467,7 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
 
 bool kvf_core_is_healthy(const kvf_core *core)
 {
-  return core->loads.stats.overdue == 0;
+  return core->loads.stats.stuck == 0;
 }
 
 void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status)

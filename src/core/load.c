@@ -330,9 +330,9 @@ static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   move_load(load, LOAD_RELEASED);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
-  if (load->overdue) {
-    loads->stats.overdue--;
-    loads->stats.overdue_blocks -= load->items_count;
+  if (load->is_stuck) {
+    loads->stats.stuck--;
+    loads->stats.stuck_blocks -= load->items_count;
   }
   drop_source(loads, now_ns, load);
   kvf_list_ensure_back(&loads->events, &load->event);
@@ -1081,7 +1081,7 @@ void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns)
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id)
 {
   const kvf_open_load *load = find_load(loads, request_id);
-  return load != NULL && load->overdue;
+  return load != NULL && load->is_stuck;
 }
 
 uint32_t kvf_loads_open(const kvf_loads *loads)
@@ -1131,9 +1131,9 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
     tell(loads, load);
   } else {
     assert(load->state == LOAD_DECIDED);
-    load->overdue = true;
-    loads->stats.overdue++;
-    loads->stats.overdue_blocks += load->items_count;
+    load->is_stuck = true;
+    loads->stats.stuck++;
+    loads->stats.stuck_blocks += load->items_count;
   }
 }
 
