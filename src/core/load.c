@@ -175,10 +175,10 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
 
 static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED) | KVF_BIT(SLICE_DONE), /* of no bytes */
+    [SLICE_WAIT_LINK] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED) | KVF_BIT(SLICE_DONE), /* of no bytes */
     [SLICE_READING] = KVF_BIT(SLICE_DRAINING) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DRAINING] = KVF_BIT(SLICE_BACKOFF) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
-    [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_PATH) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_LINK) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DONE] = 0,
     [SLICE_STOPPED] = 0,
 };
@@ -209,8 +209,8 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_PATH) {
-    move(slice, SLICE_WAIT_PATH);
+  if (slice->state != SLICE_WAIT_LINK) {
+    move(slice, SLICE_WAIT_LINK);
   }
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {

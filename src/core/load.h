@@ -9,7 +9,7 @@
  * From a source it fetches blocks into this rank's memory in slices (plan/load_plan.h): some of their layers, heads or
  * tokens, of one producer rank. A block is good when all slices have it.
  *
- *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
+ *   slice   WAIT_LINK ──► READING ──► DONE           all its blocks are confirmed by the fence
  *               ▲            │ trouble               STOPPED: its load was decided before that
  *               │            ▼
  *            BACKOFF ◄── DRAINING                    no new reads; those in flight end first

@@ -66,8 +66,8 @@ static void check_slice(const kvf_loads *loads, const kvf_slice *slice, bool cos
   const uint32_t in_flight = check_flying(slice, all);
   assert(is_reading || is_over(slice));
   assert(!is_reading || state != SLICE_STOPPED);
-  assert(kvf_list_is_linked(&slice->waiting) == (state == SLICE_WAIT_PATH));
-  assert(state != SLICE_WAIT_PATH || slice->peer->slices.asked);
+  assert(kvf_list_is_linked(&slice->waiting) == (state == SLICE_WAIT_LINK));
+  assert(state != SLICE_WAIT_LINK || slice->peer->slices.asked);
   assert(kvf_list_is_linked(&slice->by_peer) == !is_over(slice));
   assert(kvf_list_is_linked(&slice->ready) ==
          (state == SLICE_READING && load->point == 0 && slice->missing_count > 0 && !kvf_list_is_empty(&slice->idle)));

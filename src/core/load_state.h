@@ -32,7 +32,7 @@ struct kvf_load_chunk {
 };
 
 typedef enum kvf_slice_state {
-  SLICE_WAIT_PATH,
+  SLICE_WAIT_LINK,
   SLICE_READING,
   SLICE_DRAINING,
   SLICE_BACKOFF,
