@@ -3,7 +3,7 @@
 #ifndef KVF_TESTS_CUDA_DRIVER_H
 #define KVF_TESTS_CUDA_DRIVER_H
 
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 
 typedef struct cuda_driver {
   const kvf_cuda *cuda;

@@ -357,8 +357,8 @@ static const char *check_sender(world *w, const kvf_chunk *chunk, rank *p, uint6
   }
   transfer.items = items;
   transfer.layers = (kvf_layers){0, 0};
-  const kvf_want want = kvf_chunk_want(chunk);
-  const kvf_chunk own = {.transfer = &transfer, .plan = &plan, .want = &want};
+  const kvf_read_selection selection = kvf_chunk_selection(chunk);
+  const kvf_chunk own = {.transfer = &transfer, .plan = &plan, .selection = &selection};
   if (kvf_chunk_check(&own, &own_bytes) != KVF_OK || own_bytes != bytes) {
     return "the sender has another size";
   }
@@ -389,7 +389,7 @@ static const char *load_from(world *w, rank *p, const kvf_rank_share *share, ran
                                  .layers = share->layers,
                                  .items = items,
                                  .items_count = count};
-  const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .want = &plan.want};
+  const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .selection = &plan.selection};
   if (kvf_chunk_check(&chunk, &bytes) != KVF_OK) {
     return "a load that is refused";
   }
@@ -450,9 +450,9 @@ static void open_nth(const world *w, const world_side *side, uint32_t n, rank *r
             side->stages_inner ? n / stages : n % side->ranks, r);
 }
 
-static kvf_holding holding_of(const rank *r)
+static kvf_rank_layout rank_layout_of(const rank *r)
 {
-  return kvf_pages_holding(&r->pages, 0, 1);
+  return kvf_pages_rank_layout(&r->pages, 0, 1);
 }
 
 /* What the producer's ranks say of themselves, in its tickets. Returns how many there are. */
@@ -478,7 +478,7 @@ static const char *load_rank(world *w, uint32_t number)
   const char *wrong = NULL;
   rank d;
   open_nth(w, &w->consumer, number, &d);
-  const kvf_holding own = holding_of(&d);
+  const kvf_rank_layout own = rank_layout_of(&d);
   const uint32_t count = make_items(w, items);
   if (kvf_stage_shares(&d.pages, &own, records, describe_ranks(w, records), number, shares, &shares_count, message) !=
       KVF_OK) {
@@ -488,7 +488,7 @@ static const char *load_rank(world *w, uint32_t number)
     rank p;
     open_nth(w, &w->producer, shares[i].rank, &p);
     fill(w, &p);
-    const kvf_holding theirs = holding_of(&p);
+    const kvf_rank_layout theirs = rank_layout_of(&p);
     wrong = kvf_rank_share_is_held(&shares[i], &own, &theirs) ? load_share(w, &p, &shares[i], &d, items, count)
                                                               : "a rank that does not have what it is read for";
     rank_close(&p);
@@ -700,13 +700,13 @@ const char *world_check_malformed(world *w, world_choose choose, void *context)
       }
     }
     if (kvf_plan_make(&plan, pairs, &d.pages, &told, message) == KVF_OK) {
-      const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .want = &plan.want};
+      const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .selection = &plan.selection};
       wrong = kvf_pages_are_valid(&told) ? try_chunk(&chunk, &d.pages, &told) : "an invalid description is taken";
     }
   } else {
     kvf_plan_own(&plan, pairs, &p.pages);
-    kvf_want want = plan.want;
-    const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .want = &want};
+    kvf_read_selection selection = plan.selection;
+    const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .selection = &selection};
     for (uint32_t i = 0; i < transfer.items_count; i++) {
       items[i].local_block = items[i].remote_block;
     }
@@ -714,7 +714,7 @@ const char *world_check_malformed(world *w, world_choose choose, void *context)
       if (choose(context, 3) == 2) {
         spoil(&transfer.remote_head, 3 * sizeof(uint32_t), choose, context);
       } else {
-        spoil(&want, 8 * sizeof(uint32_t), choose, context);
+        spoil(&selection, 8 * sizeof(uint32_t), choose, context);
       }
     }
     wrong = try_chunk(&chunk, &p.pages, &p.pages);

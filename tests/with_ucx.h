@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "sanitizer.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 
 #define WITHOUT_UCX 77 /* the exit status of a test that was skipped */
 

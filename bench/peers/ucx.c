@@ -9,7 +9,7 @@
 
 #include "kvferry/types.h"
 #include "peer.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 
 #define TEXT_BYTES_MAX 65536
 

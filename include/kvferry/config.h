@@ -76,11 +76,12 @@ typedef struct kvf_config {
   char require[KVF_HOST_BYTES_MAX];    /* of them, those that must be usable, and no other is used; empty: any */
   char peers[KVF_PATH_BYTES_MAX]; /* comma-separated HOST:PORT: connected to on the node's own account; empty: none */
   bool checksum;                  /* blocks travel with checksums: made here for others, and wanted of others */
+  uint8_t options_gone;           /* no option: a bit for each that was set and has no effect any more */
   uint32_t connections_max;
   uint32_t handshake_timeout_ms;
   uint32_t idle_timeout_ms;
-  uint32_t breaker_cooldown_ms;
-  uint32_t breaker_cooldown_max_ms;
+  uint32_t breaker_cooldown_ms;     /* no option: after a peer has failed, how long until it is probed first */
+  uint32_t breaker_cooldown_max_ms; /* no option: longest time between two probes of a failed peer */
 
   /* Producer. */
   uint32_t lease_slots;
@@ -93,10 +94,10 @@ typedef struct kvf_config {
   uint32_t load_timeout_ms;
   uint32_t stall_timeout_ms;
   uint32_t release_timeout_ms;
-  uint32_t backoff_min_ms;
-  uint32_t backoff_max_ms;
+  uint32_t backoff_min_ms; /* no option: wait before the first retry of a load */
+  uint32_t backoff_max_ms; /* no option: longest wait between two retries of a load */
   uint32_t chunk_bytes;
-  uint32_t chunks_in_flight;
+  uint32_t chunks_in_flight; /* no option: chunks that one load reads from one peer at a time */
   uint32_t copy_threads;
   uint32_t inline_bytes;
   uint32_t tcp_streams;
@@ -142,7 +143,8 @@ static inline void kvf_config_init(kvf_config *config)
 
 /* Sets one option from text. On failure `config` is unchanged, and `message` (may be NULL) names the option, the value
  * and what is allowed: show it to the person who wrote the configuration. KVF_NOT_FOUND: no such option, or the program
- * was compiled before there was. KVF_INVALID: the value. */
+ * was compiled before there was. KVF_INVALID: the value. An option that has no effect any more is taken for one
+ * release, whatever its value, and kvf_node_open() logs a warning. */
 KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *name, const char *value,
                                                char message[KVF_MESSAGE_BYTES_MAX]);
 

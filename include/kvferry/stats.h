@@ -50,7 +50,7 @@ KVF_API size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t ca
 typedef enum kvf_breaker_state {
   KVF_BREAKER_CLOSED,    /* in use */
   KVF_BREAKER_HALF_OPEN, /* a probe is finding out whether the peer is back */
-  KVF_BREAKER_OPEN       /* loads fail at once, or take another path */
+  KVF_BREAKER_OPEN       /* loads fail at once, or take another link */
 } kvf_breaker_state;
 
 /* One way to a peer. */

@@ -94,7 +94,7 @@ typedef struct kvf_status_info {
   bool retry_here;      /* the same load may succeed on a later attempt */
   bool retry_elsewhere; /* the request may succeed on another producer or with a new ticket */
   bool recompute_safe;  /* the engine may compute the missing blocks itself */
-  bool trips_breaker;   /* counts as a failure of the peer or path */
+  bool trips_breaker;   /* counts as a failure of the peer or link */
 } kvf_status_info;
 
 /* The description of `status`; of KVF_INVALID for a value that is none. Static memory; any thread. */

@@ -19,7 +19,7 @@
  *   R5  nothing is put into the destination before an event is complete that was recorded on the engine's stream when
  *       the load began: the blocks' last owner, and whoever zeroes them, write before it. What the engine asks for
  *       once it has been told of the outcome comes after the copy.
- * kvf_ordering_point carries R1 and R5, memory/cuda/copy.c R3 and R4's event; R2 is the engine's.
+ * kvf_ordering_point carries R1 and R5, memory/cuda/device_copy.c R3 and R4's event; R2 is the engine's.
  *
  * A rank may register other memory in its life, and ids go on: what a reader knows of the blocks of a lease (addresses,
  * mappings, keys, layout) is of the registration that it was told of. The head says which one the live words are of: it

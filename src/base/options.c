@@ -196,7 +196,7 @@ static bool is_peers(const char *text)
   while (kvf_peer_names_next(&text, address)) {
     const char *colon = strrchr(address, ':');
     if (!is_address(address) || kvf_is_bare_ipv6(address) || colon == NULL || colon[1] == ']' ||
-        strchr(colon, ']') != NULL || ++count > KVF_KNOWN_PEERS_MAX) {
+        strchr(colon, ']') != NULL || ++count > KVF_STATIC_PEERS_MAX) {
       return false;
     }
   }
@@ -300,8 +300,6 @@ static const kvf_option table[] = {
            "Strangers may have a quarter as many beside."),
     NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
     NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
-    NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, "After a peer has failed: how long until it is probed first."),
-    NUMBER(breaker_cooldown_max_ms, "ms", 10000, 1, 600000, "Longest time between two probes of a failed peer."),
 
     NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
     NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
@@ -321,8 +319,6 @@ static const kvf_option table[] = {
            "How long a read may go without a byte before its link has failed."),
     NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
            "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
-    NUMBER(backoff_min_ms, "ms", 10, 1, 60000, "Wait before the first retry of a load."),
-    NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, "Longest wait between two retries of a load."),
     NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
            "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
     NUMBER(device_chunk_bytes, "bytes", 67108864, 4096, 268435456,
@@ -333,7 +329,6 @@ static const kvf_option table[] = {
         "8388608 within one GPU, 262144 from another."),
     NUMBER(device_gather_blocks, "", 64, 1, 1024, "Thread blocks of that kernel, at most."),
     NUMBER(device_gather_threads, "", 512, 32, 512, "Threads of each; whole warps of 32 are used."),
-    NUMBER(chunks_in_flight, "", 4, 1, 64, "Chunks that one load reads from one peer at a time."),
     NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
     NUMBER(
         inline_bytes, "bytes", 65536, 0, 1048576,
@@ -358,9 +353,19 @@ static const kvf_option table[] = {
            "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
 
     CHOICE(log_level, log_level_names, "info", "error, warn, info or debug", "How much is logged."),
+
+    /* Options of the release before: constants now, which tests alone set, in the struct. Their names are taken, with
+     * any value, for one release. */
+    NUMBER(breaker_cooldown_ms, "ms", 500, 1, 600000, ""),
+    NUMBER(breaker_cooldown_max_ms, "ms", 10000, 1, 600000, ""),
+    NUMBER(backoff_min_ms, "ms", 10, 1, 60000, ""),
+    NUMBER(backoff_max_ms, "ms", 1000, 1, 60000, ""),
+    NUMBER(chunks_in_flight, "", 4, 1, 64, ""),
 };
 
-#define TABLE_COUNT COUNT_OF(table)
+#define ROWS COUNT_OF(table)
+#define GONE_COUNT 5 /* the last: a bit of options_gone each */
+#define TABLE_COUNT (ROWS - GONE_COUNT)
 
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
 static bool store(const kvf_option *option, kvf_config *config, const char *value)
@@ -459,7 +464,7 @@ static kvf_status say_bad_value(const kvf_option *option, const char *value, cha
 void kvf_config_init_bytes(kvf_config *config, size_t struct_bytes)
 {
   kvf_config defaults = {.struct_bytes = sizeof(defaults)};
-  for (size_t i = 0; i < TABLE_COUNT; i++) {
+  for (size_t i = 0; i < ROWS; i++) {
     bool stored = store(&table[i], &defaults, table[i].info.initial);
     assert(stored);
     (void)stored;
@@ -492,7 +497,25 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
       return store(&table[i], config, value) ? KVF_OK : say_bad_value(&table[i], value, message);
     }
   }
+  for (size_t i = 0; i < GONE_COUNT; i++) {
+    if (strcmp(table[TABLE_COUNT + i].info.name, name) == 0) {
+      config->options_gone |= (uint8_t)(1u << i);
+      return KVF_OK;
+    }
+  }
   return say_unknown(name, message);
+}
+
+void kvf_config_log_gone(const kvf_config *config, const kvf_logger *logger)
+{
+  for (size_t i = 0; i < GONE_COUNT; i++) {
+    if ((config->options_gone & (1u << i)) != 0) {
+      kvf_log(
+          logger, KVF_LOG_WARN,
+          "option %s has no effect any more, and the next release refuses it: it is always %s, which served everybody",
+          table[TABLE_COUNT + i].info.name, table[TABLE_COUNT + i].info.initial);
+    }
+  }
 }
 
 /* Whether `text` is fit for a field of the identity. */
@@ -590,7 +613,7 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
       {"rank", "ranks - 1", config->rank, config->ranks - 1},
   };
   kvf_status status = KVF_OK;
-  for (size_t i = 0; i < TABLE_COUNT && status == KVF_OK; i++) {
+  for (size_t i = 0; i < ROWS && status == KVF_OK; i++) {
     status = check_option(&table[i], config, message);
   }
   for (size_t i = 0; i < COUNT_OF(orders) && status == KVF_OK; i++) {

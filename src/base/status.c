@@ -33,7 +33,7 @@ static const kvf_status_info table[] = {
            "The transport reported an error while it read the blocks."),
     STATUS(KVF_TRANSFER_STALLED, "transfer_stalled", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE | BREAKER,
            "No byte of the blocks arrived within stall_timeout_ms."),
-    /* The path works: it carried bytes, the wrong ones. */
+    /* The link works: it carried bytes, the wrong ones. */
     STATUS(KVF_CHECKSUM, "checksum", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE,
            "The bytes that arrived are not those that the producer published."),
     /* A read is cancelled for reasons that are not its peer's, such as another read's forced close. */
@@ -80,7 +80,7 @@ static const kvf_status_info table[] = {
         KVF_INCOMPATIBLE, "incompatible", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
         "The two engines differ in model or layout, so that the same bytes mean different things; or in the version of "
         "tickets."),
-    /* The breaker is per path: it keeps each next load from paying for the same failing connect. */
+    /* The breaker is per link: it keeps each next load from paying for the same failing connect. */
     STATUS(KVF_TRANSFER_SETUP, "transfer_setup", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
            "No transport that both sides have could be set up, or serves their kinds of memory."),
     /* Costs the connection, so it counts as a reset does. */

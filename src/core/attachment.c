@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "core/check.h"
+#include "core/check_list.h"
 
 /* How often a lease is renewed in its TTL, so that two renewals may be lost; and the bounds of that interval. */
 #define RENEWALS_PER_TTL 3

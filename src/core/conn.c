@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/check.h"
+#include "core/check_list.h"
 
 #define KEEP_BYTES 4096u
 

@@ -155,9 +155,9 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i)
   return i < core->peers.transports_count ? core->peers.transports[i] : NULL;
 }
 
-kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address)
+kvf_status kvf_core_add_static(kvf_core *core, const char *name, const kvf_address *address)
 {
-  return kvf_peers_add_known(&core->peers, name, address);
+  return kvf_peers_add_static(&core->peers, name, address);
 }
 
 void kvf_core_invite(kvf_core *core, kvf_guest *guest)
@@ -177,7 +177,7 @@ void kvf_core_start(kvf_core *core, uint64_t now_ns)
     kvf_peers_may_link(&core->peers, now_ns);
   }
   if (core->peers.is_control || core->pool.exists) {
-    kvf_peers_look_at_known(&core->peers, now_ns);
+    kvf_peers_look_at_static(&core->peers, now_ns);
   }
 }
 
@@ -219,7 +219,7 @@ kvf_status kvf_core_set_memory(kvf_core *core, const kvf_welcome *welcome)
 bool kvf_core_clear_memory(kvf_core *core, uint64_t now_ns)
 {
   if (core->pool.exists) {
-    kvf_peers_let_known_go(&core->peers, now_ns);
+    kvf_peers_let_static_go(&core->peers, now_ns);
     kvf_lease_table_end_all(&core->leases, now_ns);
     kvf_loads_abort_all(&core->loads, now_ns);
   }
@@ -244,8 +244,8 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
                             .rank = context->config.rank,
                             .dealt = 1};
   if (core->pool.exists) {
-    record.layers = core->pool.holding.layers;
-    record.dealt = core->pool.holding.deal.ranks;
+    record.layers = core->pool.rank_layout.layers;
+    record.dealt = core->pool.rank_layout.deal.ranks;
   }
   return record;
 }
@@ -467,7 +467,7 @@ bool kvf_core_load_is_stuck(const kvf_core *core, uint64_t request_id)
 
 bool kvf_core_is_healthy(const kvf_core *core)
 {
-  return core->loads.stats.overdue == 0;
+  return core->loads.stats.stuck == 0;
 }
 
 void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status)
@@ -533,8 +533,8 @@ void kvf_core_tick(kvf_core *core, uint64_t now_ns)
       case KVF_TIMER_PEER:
         kvf_peer_on_timer(&core->peers, now_ns, KVF_CONTAINER_OF(timer, kvf_peer, timer));
         break;
-      case KVF_TIMER_KNOWN:
-        kvf_peers_look_at_known(&core->peers, now_ns);
+      case KVF_TIMER_STATIC:
+        kvf_peers_look_at_static(&core->peers, now_ns);
         break;
       case KVF_TIMER_ATTACHMENT:
         kvf_attachments_on_timer(&core->requests.attachments, now_ns, KVF_CONTAINER_OF(timer, kvf_attachment, timer));

@@ -61,7 +61,7 @@ void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
 void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
 
 /* One of the option peers, by its name there, and its address. Before anything else is asked of the core. KVF_LIMIT. */
-KVF_MUST_USE kvf_status kvf_core_add_known(kvf_core *core, const char *name, const kvf_address *address);
+KVF_MUST_USE kvf_status kvf_core_add_static(kvf_core *core, const char *name, const kvf_address *address);
 /* At most one, before anything else is asked of the core. */
 void kvf_core_invite(kvf_core *core, kvf_guest *guest);
 /* The node is open, or has memory. Dials these from now on: for a control node at once, for a rank once it has memory.

@@ -29,8 +29,8 @@ static void put_loads(writer *to, const kvf_core *core)
 {
   const kvf_load_stats *stats = &core->loads.stats;
   gauge(to, "loads_open", kvf_loads_open(&core->loads));
-  gauge(to, "loads_not_released", stats->overdue);
-  gauge(to, "blocks_quarantined", stats->overdue_blocks);
+  gauge(to, "loads_not_released", stats->stuck);
+  gauge(to, "blocks_quarantined", stats->stuck_blocks);
   counter(to, "chunks", stats->chunks);
   counter(to, "read_pieces", core->read_work.pieces);
   counter(to, "device_copy_ns", core->read_work.device_copy_ns);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/fence.h"
-#include "core/check.h"
+#include "core/check_list.h"
 #include "core/hash.h"
 
 struct kvf_lease_slot {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
-#include "core/check.h"
+#include "core/check_list.h"
 
 #define CACHE_LINE_BYTES 64
 #define TICK_GROUP 16

@@ -175,10 +175,10 @@ static bool is_small(const kvf_loads *loads, const kvf_load_chunk *chunk)
 #define OVERSLEPT_SHARE 2 /* of the stall timeout */
 
 static const unsigned next_states[] = {
-    [SLICE_WAIT_PATH] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED) | KVF_BIT(SLICE_DONE), /* of no bytes */
+    [SLICE_WAIT_LINK] = KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED) | KVF_BIT(SLICE_DONE), /* of no bytes */
     [SLICE_READING] = KVF_BIT(SLICE_DRAINING) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DRAINING] = KVF_BIT(SLICE_BACKOFF) | KVF_BIT(SLICE_DONE) | KVF_BIT(SLICE_STOPPED),
-    [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_PATH) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
+    [SLICE_BACKOFF] = KVF_BIT(SLICE_WAIT_LINK) | KVF_BIT(SLICE_READING) | KVF_BIT(SLICE_STOPPED),
     [SLICE_DONE] = 0,
     [SLICE_STOPPED] = 0,
 };
@@ -209,8 +209,8 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_PATH) {
-    move(slice, SLICE_WAIT_PATH);
+  if (slice->state != SLICE_WAIT_LINK) {
+    move(slice, SLICE_WAIT_LINK);
   }
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
@@ -330,9 +330,9 @@ static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
   move_load(load, LOAD_RELEASED);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
-  if (load->overdue) {
-    loads->stats.overdue--;
-    loads->stats.overdue_blocks -= load->items_count;
+  if (load->is_stuck) {
+    loads->stats.stuck--;
+    loads->stats.stuck_blocks -= load->items_count;
   }
   drop_source(loads, now_ns, load);
   kvf_list_ensure_back(&loads->events, &load->event);
@@ -603,7 +603,7 @@ static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
 /* Or some tokens would come twice, and others not at all. */
 static bool deals_as_others(const kvf_slice *slice)
 {
-  const kvf_deal *deal = &slice->peer->memory.holding.deal;
+  const kvf_deal *deal = &slice->peer->memory.rank_layout.deal;
   uint32_t *tokens = &slice->load->deal_tokens;
   *tokens = *tokens == 0 && deal->ranks > 1 ? deal->tokens : *tokens;
   return deal->ranks <= 1 || deal->tokens == *tokens;
@@ -613,9 +613,9 @@ static bool deals_as_others(const kvf_slice *slice)
  * token never comes. */
 static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
 {
-  const kvf_layers *layers = &slice->peer->memory.holding.layers;
+  const kvf_layers *layers = &slice->peer->memory.rank_layout.layers;
   char address[KVF_ADDRESS_TEXT_BYTES];
-  if (kvf_rank_share_is_held(&slice->share, &loads->pool->holding, &slice->peer->memory.holding) &&
+  if (kvf_rank_share_is_held(&slice->share, &loads->pool->rank_layout, &slice->peer->memory.rank_layout) &&
       deals_as_others(slice)) {
     return true;
   }
@@ -624,8 +624,8 @@ static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *sl
                   "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
                   "%u, %u at a time: not what its engine's ticket, or another of its ranks, says",
                   (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
-                  slice->peer->memory.holding.share.first_head, slice->peer->memory.holding.deal.rank,
-                  slice->peer->memory.holding.deal.ranks, slice->peer->memory.holding.deal.tokens);
+                  slice->peer->memory.rank_layout.share.first_head, slice->peer->memory.rank_layout.deal.rank,
+                  slice->peer->memory.rank_layout.deal.ranks, slice->peer->memory.rank_layout.deal.tokens);
   return false;
 }
 
@@ -809,7 +809,7 @@ static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
   const kvf_rank_share *share = &slice->share;
   const kvf_slice *before = slice > slice->load->slices ? slice - 1 : NULL;
   const uint64_t *known = NULL;
-  if (is_like(share, &pool->holding.layers, pool->holding.deal.ranks)) {
+  if (is_like(share, &pool->rank_layout.layers, pool->rank_layout.deal.ranks)) {
     known = pool->head_bytes;
   } else if (before != NULL && is_like(share, &before->share.layers, before->share.dealt)) {
     known = before->head_bytes;
@@ -817,7 +817,7 @@ static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
   if (known != NULL) {
     memcpy(slice->head_bytes, known, sizeof(slice->head_bytes));
   } else {
-    kvf_pages_head_bytes(&pool->pages, &pool->holding, &share->layers, share->dealt, slice->head_bytes);
+    kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &share->layers, share->dealt, slice->head_bytes);
   }
 }
 
@@ -872,8 +872,8 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   const kvf_pool *pool = loads->pool;
   char message[KVF_MESSAGE_BYTES_MAX];
   uint32_t wanted[KVF_GROUPS_MAX] = {0};
-  kvf_status status = kvf_stage_shares(&pool->pages, &pool->holding, ticket->rank, ticket->ranks, turn, plan->shares,
-                                       &plan->count, message);
+  kvf_status status = kvf_stage_shares(&pool->pages, &pool->rank_layout, ticket->rank, ticket->ranks, turn,
+                                       plan->shares, &plan->count, message);
   if (status != KVF_OK) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&ticket->rank[0].address, address);
@@ -884,7 +884,7 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   for (uint32_t i = 0; i < load->items_count; i++) {
     wanted[load->items[i].group]++;
   }
-  kvf_load_plan_cut(plan, &pool->pages, &pool->holding, wanted, &loads->readers);
+  kvf_load_plan_cut(plan, &pool->pages, &pool->rank_layout, wanted, &loads->readers);
   return KVF_OK;
 }
 
@@ -1081,7 +1081,7 @@ void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns)
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id)
 {
   const kvf_open_load *load = find_load(loads, request_id);
-  return load != NULL && load->overdue;
+  return load != NULL && load->is_stuck;
 }
 
 uint32_t kvf_loads_open(const kvf_loads *loads)
@@ -1131,9 +1131,9 @@ static void on_load_timer(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load
     tell(loads, load);
   } else {
     assert(load->state == LOAD_DECIDED);
-    load->overdue = true;
-    loads->stats.overdue++;
-    loads->stats.overdue_blocks += load->items_count;
+    load->is_stuck = true;
+    loads->stats.stuck++;
+    loads->stats.stuck_blocks += load->items_count;
   }
 }
 

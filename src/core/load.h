@@ -9,7 +9,7 @@
  * From a source it fetches blocks into this rank's memory in slices (plan/load_plan.h): some of their layers, heads or
  * tokens, of one producer rank. A block is good when all slices have it.
  *
- *   slice   WAIT_PATH ──► READING ──► DONE           all its blocks are confirmed by the fence
+ *   slice   WAIT_LINK ──► READING ──► DONE           all its blocks are confirmed by the fence
  *               ▲            │ trouble               STOPPED: its load was decided before that
  *               │            ▼
  *            BACKOFF ◄── DRAINING                    no new reads; those in flight end first
@@ -45,15 +45,15 @@ typedef struct kvf_load_read {
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
 
-/* All only grow, but for `overdue` and `overdue_blocks`. Blocks are counted once for each producer rank. */
+/* All only grow, but for `stuck` and `stuck_blocks`. Blocks are counted once for each producer rank. */
 typedef struct kvf_load_stats {
-  uint64_t overdue;        /* loads that are past release_timeout_ms without being released */
-  uint64_t overdue_blocks; /* wanted blocks of those */
-  uint64_t chunks;         /* reads started */
-  uint64_t bytes;          /* that arrived, confirmed or not */
-  uint64_t blocks;         /* confirmed */
-  uint64_t retries;        /* times that a slice has backed off */
-  uint64_t stalls;         /* times that a slice's stall clock has run out */
+  uint64_t stuck;        /* loads that are past release_timeout_ms without being released */
+  uint64_t stuck_blocks; /* wanted blocks of those */
+  uint64_t chunks;       /* reads started */
+  uint64_t bytes;        /* that arrived, confirmed or not */
+  uint64_t blocks;       /* confirmed */
+  uint64_t retries;      /* times that a slice has backed off */
+  uint64_t stalls;       /* times that a slice's stall clock has run out */
   uint64_t pings;
   uint64_t verified;   /* blocks confirmed that agree with their checksums */
   uint64_t unverified; /* blocks confirmed that have none, though the option checksum wants them */

@@ -5,7 +5,7 @@
 #ifndef NDEBUG
 
 #include "base/bitmap.h"
-#include "core/check.h"
+#include "core/check_list.h"
 
 /* Of all loads. */
 typedef struct totals {
@@ -14,8 +14,8 @@ typedef struct totals {
   uint32_t ready;
   uint32_t flying;
   uint32_t cancels;
-  uint32_t overdue;
-  uint64_t overdue_blocks;
+  uint32_t stuck;
+  uint64_t stuck_blocks;
   uint32_t held; /* peers, once for each slice */
 } totals;
 
@@ -66,8 +66,8 @@ static void check_slice(const kvf_loads *loads, const kvf_slice *slice, bool cos
   const uint32_t in_flight = check_flying(slice, all);
   assert(is_reading || is_over(slice));
   assert(!is_reading || state != SLICE_STOPPED);
-  assert(kvf_list_is_linked(&slice->waiting) == (state == SLICE_WAIT_PATH));
-  assert(state != SLICE_WAIT_PATH || slice->peer->slices.asked);
+  assert(kvf_list_is_linked(&slice->waiting) == (state == SLICE_WAIT_LINK));
+  assert(state != SLICE_WAIT_LINK || slice->peer->slices.asked);
   assert(kvf_list_is_linked(&slice->by_peer) == !is_over(slice));
   assert(kvf_list_is_linked(&slice->ready) ==
          (state == SLICE_READING && load->point == 0 && slice->missing_count > 0 && !kvf_list_is_empty(&slice->idle)));
@@ -91,7 +91,7 @@ static void check_state(const kvf_open_load *load)
   switch (load->state) {
     case LOAD_READING:
       assert(load->slices_open > 0 && load->items_count > 0);
-      assert(is_armed && !is_due && !load->overdue);
+      assert(is_armed && !is_due && !load->is_stuck);
       assert(!kvf_list_is_linked(&load->going_on));
       break;
     case LOAD_HELD:
@@ -99,7 +99,7 @@ static void check_state(const kvf_open_load *load)
       assert(kvf_list_is_linked(&load->going_on) == (load->reads_in_flight == 0));
       break;
     case LOAD_DECIDED:
-      assert(is_armed == !load->overdue);
+      assert(is_armed == !load->is_stuck);
       assert(is_due == load->outcome_due);
       assert(load->reads_in_flight > 0 || kvf_list_is_linked(&load->going_on));
       break;
@@ -132,9 +132,9 @@ static void check_load(const kvf_loads *loads, const kvf_open_load *load, bool c
   all->going_on += kvf_list_is_linked(&load->going_on);
   all->ready += kvf_list_is_linked(&load->ready);
   all->held += load->slices_count;
-  if (load->overdue && load->state != LOAD_RELEASED) {
-    all->overdue++;
-    all->overdue_blocks += load->items_count;
+  if (load->is_stuck && load->state != LOAD_RELEASED) {
+    all->stuck++;
+    all->stuck_blocks += load->items_count;
   }
 }
 
@@ -149,7 +149,7 @@ uint32_t kvf_loads_check(const kvf_loads *loads, uint32_t *reads, bool costly)
   assert(all.ready == kvf_check_list(&loads->ready));
   assert(all.cancels == kvf_check_list(&loads->cancels));
   assert(all.flying == HASH_CNT(by_read, loads->by_read));
-  assert(all.overdue == loads->stats.overdue && all.overdue_blocks == loads->stats.overdue_blocks);
+  assert(all.stuck == loads->stats.stuck && all.stuck_blocks == loads->stats.stuck_blocks);
   assert(HASH_CNT(by_id, loads->by_id) <= loads->context->config.loads_max);
   *reads = all.flying;
   return all.held;

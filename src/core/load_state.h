@@ -32,7 +32,7 @@ struct kvf_load_chunk {
 };
 
 typedef enum kvf_slice_state {
-  SLICE_WAIT_PATH,
+  SLICE_WAIT_LINK,
   SLICE_READING,
   SLICE_DRAINING,
   SLICE_BACKOFF,
@@ -88,7 +88,7 @@ struct kvf_open_load {
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;
   kvf_timer timer; /* READING: the deadline; HELD: when its outcome is told all the same; DECIDED: release_timeout_ms */
-  bool overdue;
+  bool is_stuck;
 
   /* Of its present source. */
   kvf_lease lease;

@@ -11,7 +11,7 @@
 #include "wire/ping_message.h"
 
 /* How often to look whether one has to be dialed again. What keeps failing is the breakers' matter. */
-#define KNOWN_LOOK_NS KVF_NS_PER_S
+#define STATIC_LOOK_NS KVF_NS_PER_S
 #define STALE_DIALS_MAX 8 /* of a peer that registers other memory as fast as it is asked; then it is lying */
 
 /* ---- states ---- */
@@ -197,7 +197,7 @@ void kvf_peers_init(kvf_peers *peers, kvf_context *context, const kvf_pool *pool
   kvf_list_init(&peers->used);
   kvf_list_init(&peers->actions);
   kvf_list_init(&peers->notices);
-  kvf_timer_init(&peers->known_timer, KVF_TIMER_KNOWN);
+  kvf_timer_init(&peers->static_timer, KVF_TIMER_STATIC);
 }
 
 static void forget(kvf_peers *peers, kvf_peer *peer)
@@ -789,8 +789,8 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   assert(peer->memory.welcome == NULL);
   peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
-  peer->memory.holding = kvf_pages_holding(&(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout},
-                                           welcome->rank, welcome->ranks);
+  peer->memory.rank_layout = kvf_pages_rank_layout(
+      &(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout}, welcome->rank, welcome->ranks);
   peer->memory.kinds = 0;
   for (uint32_t i = 0; i < welcome->regions_count; i++) {
     peer->memory.kinds |= UINT32_C(1) << welcome->regions[i].memory;
@@ -1153,74 +1153,74 @@ size_t kvf_peers_describe(const kvf_peers *peers, uint64_t now_ns, kvf_peer_stat
   return count;
 }
 
-/* ---- known peers ---- */
+/* ---- static peers ---- */
 
-kvf_status kvf_peers_add_known(kvf_peers *peers, const char *name, const kvf_address *address)
+kvf_status kvf_peers_add_static(kvf_peers *peers, const char *name, const kvf_address *address)
 {
-  if (peers->known_count == KVF_KNOWN_PEERS_MAX) {
+  if (peers->static_count == KVF_STATIC_PEERS_MAX) {
     return KVF_LIMIT;
   }
-  kvf_known_peer *known = &peers->known[peers->known_count++];
-  known->address = *address;
-  (void)snprintf(known->name, sizeof(known->name), "%s", name);
+  kvf_static_peer *one = &peers->static_peers[peers->static_count++];
+  one->address = *address;
+  (void)snprintf(one->name, sizeof(one->name), "%s", name);
   return KVF_OK;
 }
 
-kvf_status kvf_peers_acquire_known(kvf_peers *peers, uint32_t i, kvf_peer **out)
+kvf_status kvf_peers_acquire_static(kvf_peers *peers, uint32_t i, kvf_peer **out)
 {
-  const kvf_known_peer *known = &peers->known[i];
-  const bool is_there = known->peer != NULL && known->peer->gone == KVF_OK;
-  const kvf_incarnation incarnation = is_there ? known->peer->key.incarnation : (kvf_incarnation){0};
-  return kvf_peers_acquire(peers, &known->address, &incarnation, out);
+  const kvf_static_peer *one = &peers->static_peers[i];
+  const bool is_there = one->peer != NULL && one->peer->gone == KVF_OK;
+  const kvf_incarnation incarnation = is_there ? one->peer->key.incarnation : (kvf_incarnation){0};
+  return kvf_peers_acquire(peers, &one->address, &incarnation, out);
 }
 
-static void release_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known)
+static void release_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *one)
 {
-  if (known->peer != NULL) {
-    kvf_peers_release(peers, now_ns, known->peer);
-    known->peer = NULL;
+  if (one->peer != NULL) {
+    kvf_peers_release(peers, now_ns, one->peer);
+    one->peer = NULL;
   }
 }
 
 /* All zeros: whoever answers. */
-static void hold_known(kvf_peers *peers, uint64_t now_ns, kvf_known_peer *known, const kvf_incarnation *incarnation)
+static void hold_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *one, const kvf_incarnation *incarnation)
 {
-  release_known(peers, now_ns, known);
-  if (kvf_peers_acquire(peers, &known->address, incarnation, &known->peer) == KVF_OK) { /* else later */
-    assert(known->peer != NULL);
-    kvf_peers_want_ready(peers, now_ns, known->peer);
+  release_static(peers, now_ns, one);
+  if (kvf_peers_acquire(peers, &one->address, incarnation, &one->peer) == KVF_OK) { /* else later */
+    assert(one->peer != NULL);
+    kvf_peers_want_ready(peers, now_ns, one->peer);
   }
 }
 
-void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns)
+void kvf_peers_look_at_static(kvf_peers *peers, uint64_t now_ns)
 {
-  for (uint32_t i = 0; i < peers->known_count; i++) {
-    kvf_known_peer *known = &peers->known[i];
-    if (known->peer == NULL || known->peer->gone != KVF_OK) {
-      hold_known(peers, now_ns, known, &(kvf_incarnation){0});
+  for (uint32_t i = 0; i < peers->static_count; i++) {
+    kvf_static_peer *one = &peers->static_peers[i];
+    if (one->peer == NULL || one->peer->gone != KVF_OK) {
+      hold_static(peers, now_ns, one, &(kvf_incarnation){0});
     } else {
-      kvf_peers_want_ready(peers, now_ns, known->peer);
+      kvf_peers_want_ready(peers, now_ns, one->peer);
     }
   }
-  if (peers->known_count > 0) {
-    kvf_wheel_arm(&peers->context->wheel, &peers->known_timer, kvf_time_add(now_ns, KNOWN_LOOK_NS));
+  if (peers->static_count > 0) {
+    kvf_wheel_arm(&peers->context->wheel, &peers->static_timer, kvf_time_add(now_ns, STATIC_LOOK_NS));
   }
 }
 
-void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns)
+void kvf_peers_let_static_go(kvf_peers *peers, uint64_t now_ns)
 {
-  for (uint32_t i = 0; i < peers->known_count; i++) {
-    release_known(peers, now_ns, &peers->known[i]);
+  for (uint32_t i = 0; i < peers->static_count; i++) {
+    release_static(peers, now_ns, &peers->static_peers[i]);
   }
-  kvf_wheel_disarm(&peers->context->wheel, &peers->known_timer);
+  kvf_wheel_disarm(&peers->context->wheel, &peers->static_timer);
 }
 
 void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
 {
   const kvf_incarnation named = peer->named;
-  for (uint32_t i = 0; i < peers->known_count; i++) {
-    if (peers->known[i].peer == peer) {
-      hold_known(peers, now_ns, &peers->known[i], &named);
+  for (uint32_t i = 0; i < peers->static_count; i++) {
+    if (peers->static_peers[i].peer == peer) {
+      hold_static(peers, now_ns, &peers->static_peers[i], &named);
     }
   }
 }

@@ -106,7 +106,7 @@ typedef struct kvf_peer_memory {
   uint64_t given_up;    /* a generation that it has given up since it was told; 0: none */
   uint32_t stale_dials; /* links in a row that could not be made, since its memory was another one */
   uint32_t kinds;       /* of its regions, a bit for each kvf_memory_kind */
-  kvf_holding holding;
+  kvf_rank_layout rank_layout;
 } kvf_peer_memory;
 
 struct kvf_peer {
@@ -185,11 +185,11 @@ typedef struct kvf_peer_counters {
 /* One that the node dials on its own (option peers), so that the first request which needs it finds it connected, with
  * a transport's link up. Only its address is known: the first handshake tells which process answers there, and after
  * each restart another one does. */
-typedef struct kvf_known_peer {
+typedef struct kvf_static_peer {
   char name[KVF_HOST_BYTES_MAX]; /* as the option has it */
   kvf_address address;
   kvf_peer *peer; /* which it holds, if any */
-} kvf_known_peer;
+} kvf_static_peer;
 
 typedef struct kvf_peers {
   kvf_context *context;
@@ -206,9 +206,9 @@ typedef struct kvf_peers {
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
   uint32_t unserved[KVF_TRANSPORTS_MAX]; /* kinds of memory, a bit for each, that it does not bring into ours */
   bool is_control;                       /* opens no links */
-  kvf_timer known_timer;
-  uint32_t known_count;
-  kvf_known_peer known[KVF_KNOWN_PEERS_MAX];
+  kvf_timer static_timer;
+  uint32_t static_count;
+  kvf_static_peer static_peers[KVF_STATIC_PEERS_MAX];
   kvf_peer_counters counters;
 } kvf_peers;
 
@@ -270,20 +270,20 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 KVF_MUST_USE bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *out);
 KVF_MUST_USE bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out);
 
-/* For kvf_core_check(). Returns how many have a connection; adds to *holds those that are not known peers', and to
+/* For kvf_core_check(). Returns how many have a connection; adds to *holds those that are not static peers', and to
  * *reads those in flight. */
 uint32_t kvf_peers_check(const kvf_peers *peers, uint32_t *holds, uint32_t *reads);
 
-/* ---- known peers: kvf_known_peer ---- */
+/* ---- static peers: kvf_static_peer ---- */
 
-/* `name` is shorter than KVF_HOST_BYTES_MAX. KVF_LIMIT: more than KVF_KNOWN_PEERS_MAX. */
-KVF_MUST_USE kvf_status kvf_peers_add_known(kvf_peers *peers, const char *name, const kvf_address *address);
+/* `name` is shorter than KVF_HOST_BYTES_MAX. KVF_LIMIT: more than KVF_STATIC_PEERS_MAX. */
+KVF_MUST_USE kvf_status kvf_peers_add_static(kvf_peers *peers, const char *name, const kvf_address *address);
 /* The i-th, as kvf_peers_acquire(): the process that is known there, else the peer whose key names none. */
-KVF_MUST_USE kvf_status kvf_peers_acquire_known(kvf_peers *peers, uint32_t i, kvf_peer **out);
+KVF_MUST_USE kvf_status kvf_peers_acquire_static(kvf_peers *peers, uint32_t i, kvf_peer **out);
 /* The node can load from now on, or a second has gone by: sees to it that each is connected, or will be. */
-void kvf_peers_look_at_known(kvf_peers *peers, uint64_t now_ns);
+void kvf_peers_look_at_static(kvf_peers *peers, uint64_t now_ns);
 /* The node can load no more. */
-void kvf_peers_let_known_go(kvf_peers *peers, uint64_t now_ns);
+void kvf_peers_let_static_go(kvf_peers *peers, uint64_t now_ns);
 /* KVF_PEER_NAMED came. */
 void kvf_peers_on_named(kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer);
 

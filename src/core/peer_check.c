@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "core/check.h"
+#include "core/check_list.h"
 
 static bool is_in_table(const kvf_peer_link *link)
 {
@@ -88,8 +88,8 @@ uint32_t kvf_peers_check(const kvf_peers *peers, uint32_t *holds, uint32_t *read
     *holds += peer->users;
     *reads += (uint32_t)peer->stat.reads_in_flight;
   }
-  for (uint32_t i = 0; i < peers->known_count; i++) {
-    *holds -= peers->known[i].peer != NULL;
+  for (uint32_t i = 0; i < peers->static_count; i++) {
+    *holds -= peers->static_peers[i].peer != NULL;
   }
   assert(known == HASH_CNT(by_key, peers->by_key) && known <= KVF_PEERS_MAX);
   assert(in_table == HASH_CNT(by_link_id, peers->by_link_id));

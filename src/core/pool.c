@@ -21,15 +21,15 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
 {
   const kvf_pages described = {welcome->regions, welcome->regions_count, welcome->layout};
   const kvf_pages *pages = &described;
-  const kvf_holding holding = kvf_pages_holding(pages, welcome->rank, welcome->ranks);
-  const uint32_t total = holding.share.heads_total;
+  const kvf_rank_layout rank_layout = kvf_pages_rank_layout(pages, welcome->rank, welcome->ranks);
+  const uint32_t total = rank_layout.share.heads_total;
   if (pages->layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
     return KVF_INVALID;
   }
   assert(!pool->exists && welcome->regions_count > 0);
   memset(pool, 0, sizeof(*pool));
   pool->pages = *pages;
-  pool->holding = holding;
+  pool->rank_layout = rank_layout;
   for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
     const kvf_part part = kvf_pages_part(pages, i);
     const uint32_t blocks = pages->regions[part.region].blocks;
@@ -38,7 +38,7 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
     *group_blocks = *group_blocks == 0 || blocks < *group_blocks ? blocks : *group_blocks;
     pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
   }
-  kvf_pages_head_bytes(pages, &holding, &holding.layers, 1, pool->head_bytes);
+  kvf_pages_head_bytes(pages, &rank_layout, &rank_layout.layers, 1, pool->head_bytes);
   for (uint32_t group = 0; group < pool->groups; group++) {
     const uint32_t blocks = pool->group_blocks[group];
     pool->named[group] = blocks > 0 ? calloc(kvf_bitmap_words(blocks), sizeof(uint64_t)) : NULL;

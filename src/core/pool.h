@@ -12,7 +12,7 @@ typedef struct kvf_pool {
   bool exists;
   kvf_welcome welcome; /* as consumer ranks are told it, but for what is the session's; all zeros while there is none */
   kvf_pages pages;     /* of that */
-  kvf_holding holding;
+  kvf_rank_layout rank_layout;
   uint32_t groups;                       /* up to the last that has memory here */
   uint64_t head_bytes[KVF_GROUPS_MAX];   /* of a head of the share in a block, on average over the group's parts */
   uint32_t group_blocks[KVF_GROUPS_MAX]; /* 0: the group has no memory here, as in a stage of a pipeline without it */

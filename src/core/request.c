@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/status.h"
-#include "core/check.h"
+#include "core/check_list.h"
 #include "core/policy.h"
 #include "core/source.h"
 #include "core/states.h"

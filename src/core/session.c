@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/check.h"
+#include "core/check_list.h"
 #include "core/states.h"
 #include "kvferry/kvferry.h"
 #include "wire/lease_message.h"

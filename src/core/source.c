@@ -129,7 +129,7 @@ static uint32_t list_replicated(const kvf_sources *sources, const kvf_pool *pool
   uint32_t count = 0;
   for (uint32_t i = 0; i < sources->count; i++) {
     const kvf_ticket *ticket = sources->tickets[i];
-    if (kvf_ranks_have_replicas(pool->holding.share.heads_total, ticket->rank, ticket->ranks)) {
+    if (kvf_ranks_have_replicas(pool->rank_layout.share.heads_total, ticket->rank, ticket->ranks)) {
       out[count++] = i;
     }
   }

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "base/time.h"
-#include "core/check.h"
+#include "core/check_list.h"
 #include "wire/find_message.h"
 #include "wire/ticket.h"
 
@@ -263,12 +263,12 @@ kvf_status kvf_finds_on_found(kvf_finds *finds, uint64_t now_ns, kvf_peer *peer,
 /* ---- a find from its call to its end ---- */
 
 /* Whether `at` is this peer, as the option names it or by its address. */
-static bool is_at(const kvf_known_peer *known, const char *at)
+static bool is_at(const kvf_static_peer *one, const char *at)
 {
   kvf_address address;
-  return strcmp(known->name, at) == 0 ||
-         (kvf_address_parse(at, 0, &address) == KVF_OK && address.port == known->address.port &&
-          memcmp(address.ip, known->address.ip, sizeof(address.ip)) == 0);
+  return strcmp(one->name, at) == 0 ||
+         (kvf_address_parse(at, 0, &address) == KVF_OK && address.port == one->address.port &&
+          memcmp(address.ip, one->address.ip, sizeof(address.ip)) == 0);
 }
 
 /* Holds each peer that is to be asked once. */
@@ -276,12 +276,12 @@ static kvf_status acquire_peers(kvf_finds *finds, uint64_t now_ns, kvf_find *fin
 {
   kvf_peers *peers = finds->guest->peers;
   kvf_status status = KVF_OK;
-  for (uint32_t i = 0; i < peers->known_count && status == KVF_OK; i++) {
+  for (uint32_t i = 0; i < peers->static_count && status == KVF_OK; i++) {
     kvf_find_ask *ask = &find->asks[find->asks_count];
-    if (at != NULL && !is_at(&peers->known[i], at)) {
+    if (at != NULL && !is_at(&peers->static_peers[i], at)) {
       continue;
     }
-    status = kvf_peers_acquire_known(peers, i, &ask->peer);
+    status = kvf_peers_acquire_static(peers, i, &ask->peer);
     bool is_new = status == KVF_OK;
     for (uint32_t k = 0; k < find->asks_count; k++) {
       is_new = is_new && find->asks[k].peer != ask->peer;
@@ -307,7 +307,7 @@ kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_find_key
   if (HASH_CNT(by_id, finds->by_id) >= KVF_FINDS_MAX) {
     return KVF_NO_RESOURCE;
   }
-  kvf_find *find = calloc(1, sizeof(*find) + finds->guest->peers->known_count * sizeof(find->asks[0]));
+  kvf_find *find = calloc(1, sizeof(*find) + finds->guest->peers->static_count * sizeof(find->asks[0]));
   if (find == NULL) {
     return KVF_NO_MEMORY;
   }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/check.h"
+#include "core/check_list.h"
 
 _Static_assert(sizeof(kvf_asker) == sizeof(kvf_incarnation) + sizeof(uint64_t) + KVF_HASH_BYTES, "no padding");
 

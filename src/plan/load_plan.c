@@ -57,7 +57,7 @@ uint64_t kvf_load_chunk_bytes(uint64_t bytes, uint64_t largest_bytes, uint64_t c
 /* Where the bytes of a load go, and of how many blocks they are. */
 typedef struct load {
   const kvf_pages *own;
-  const kvf_holding *holding;
+  const kvf_rank_layout *rank_layout;
   const uint32_t *wanted;
 } load;
 
@@ -67,7 +67,7 @@ static uint64_t bytes_of(const load *of, const kvf_rank_share *share, uint32_t l
   const kvf_layers leading = {share->layers.first, layers};
   uint64_t head_bytes[KVF_GROUPS_MAX];
   uint64_t bytes = 0;
-  kvf_pages_head_bytes(of->own, of->holding, &leading, share->dealt, head_bytes);
+  kvf_pages_head_bytes(of->own, of->rank_layout, &leading, share->dealt, head_bytes);
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {
     bytes += of->wanted[group] * head_bytes[group] * share->heads;
   }
@@ -106,10 +106,10 @@ static void add_cut(kvf_load_plan *plan, const load *of, const kvf_rank_share *s
   }
 }
 
-void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_holding *holding,
+void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_rank_layout *rank_layout,
                        const uint32_t wanted[KVF_GROUPS_MAX], const kvf_load_readers *readers)
 {
-  const load of = {own, holding, wanted};
+  const load of = {own, rank_layout, wanted};
   uint64_t blocks = 0;
   uint64_t cuts = readers->count;
   for (uint32_t group = 0; group < KVF_GROUPS_MAX; group++) {

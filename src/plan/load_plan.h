@@ -29,7 +29,7 @@ typedef struct kvf_load_plan {
 
 /* Cuts a plan of one share for each rank by layers, if it has few blocks: wanted[i] of group i. `own` is the
  * consumer rank's memory, with what it holds. */
-void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_holding *holding,
+void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_rank_layout *rank_layout,
                        const uint32_t wanted[KVF_GROUPS_MAX], const kvf_load_readers *readers);
 
 /* The bytes that a slice reads at a time, of blocks of `largest_bytes` at most: as few chunks as there can be, but as

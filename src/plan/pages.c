@@ -43,16 +43,16 @@ static kvf_deal deal_of(const kvf_pages *pages)
   return kvf_is_dealt(&pages->layout.deal) ? pages->layout.deal : (kvf_deal){.ranks = 1, .tokens = 1};
 }
 
-kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
+kvf_rank_layout kvf_pages_rank_layout(const kvf_pages *pages, uint32_t rank, uint32_t ranks)
 {
-  kvf_holding holding = {kvf_pages_layers(pages), kvf_pages_share(pages), deal_of(pages)};
+  kvf_rank_layout rank_layout = {kvf_pages_layers(pages), kvf_pages_share(pages), deal_of(pages)};
   if (pages->layout.parts == NULL) {
-    holding.share.first_head = (uint32_t)((uint64_t)rank * holding.share.heads_total / ranks);
+    rank_layout.share.first_head = (uint32_t)((uint64_t)rank * rank_layout.share.heads_total / ranks);
   }
-  return holding;
+  return rank_layout;
 }
 
-void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
+void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX])
 {
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
@@ -218,10 +218,10 @@ static kvf_status pair_all(pairing *p)
     add_pair(plan, pair, p->local, &here, p->remote, &there);
     pair->run_end = run;
     bool first = plan->pairs_count == 1;
-    plan->want.first_layer = first ? there.layer : smaller(there.layer, plan->want.first_layer);
+    plan->selection.first_layer = first ? there.layer : smaller(there.layer, plan->selection.first_layer);
     last_layer = there.layer > last_layer ? there.layer : last_layer;
   }
-  plan->want.layers = last_layer - plan->want.first_layer + 1;
+  plan->selection.layers = last_layer - plan->selection.first_layer + 1;
   end_runs(p->pairs, plan->pairs_count);
   return KVF_OK;
 }
@@ -249,14 +249,14 @@ static kvf_status split_groups(pairing *p)
     if (!group->has_tokens) {
       continue;
     }
-    uint32_t here = group->local_tokens * plan->want.deal.ranks;
+    uint32_t here = group->local_tokens * plan->selection.deal.ranks;
     uint32_t there = group->remote_tokens * plan->deal.ranks;
     if (here % there != 0 && there % here != 0) {
       char name[KVF_PART_NAME_BYTES];
       (void)snprintf(name, sizeof(name), "group %" PRIu32, i);
       return differ(p->message, name, "tokens of a block, over the ranks that they are dealt to,", here, there);
     }
-    plan->want.splits[i] = there > here ? there / here : 1;
+    plan->selection.splits[i] = there > here ? there / here : 1;
   }
   return KVF_OK;
 }
@@ -283,9 +283,11 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
   if (!kvf_pages_check(remote, bad)) {
     return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", bad);
   }
-  *plan =
-      (kvf_plan){.pairs = pairs, .share = kvf_pages_share(remote), .deal = deal_of(remote), .want = kvf_want_whole(0)};
-  plan->want.deal = deal_of(local);
+  *plan = (kvf_plan){.pairs = pairs,
+                     .share = kvf_pages_share(remote),
+                     .deal = deal_of(remote),
+                     .selection = kvf_read_selection_whole(0)};
+  plan->selection.deal = deal_of(local);
   plan->groups_count = groups_of(local);
   kvf_status status = pair_all(&p);
   if (status == KVF_OK && plan->pairs_count == 0) {
@@ -311,7 +313,7 @@ void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages)
   assert(status == KVF_OK && plan->pairs_count == kvf_pages_parts(pages));
   (void)status;
   plan->is_own = true;
-  plan->want.deal = kvf_want_whole(0).deal;
+  plan->selection.deal = kvf_read_selection_whole(0).deal;
 }
 
 /* ---- tokens ---- */
@@ -352,7 +354,7 @@ static uint64_t item_tokens(const kvf_chunk *chunk, uint32_t group)
 {
   const kvf_plan *plan = chunk->plan;
   const kvf_plan_group *of = &plan->groups[group];
-  return of->has_tokens ? of->remote_tokens * plan->deal.ranks / chunk->want->splits[group] : 1;
+  return of->has_tokens ? of->remote_tokens * plan->deal.ranks / chunk->selection->splits[group] : 1;
 }
 
 /* The next run of the item from its token *token on, which moves behind it. False: there is none. */
@@ -360,7 +362,7 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
 {
   const kvf_plan *plan = chunk->plan;
   const kvf_plan_group *group = &plan->groups[item->group];
-  const kvf_deal *reader = &chunk->want->deal;
+  const kvf_deal *reader = &chunk->selection->deal;
   if (!group->has_tokens) {
     /* All ranks that tokens are dealt to have it: one of them gives it. */
     *run = (token_run){.tokens = 1};
@@ -393,21 +395,22 @@ static bool next_run(const kvf_chunk *chunk, const kvf_transfer_item *item, uint
 
 bool kvf_chunk_has(const kvf_chunk *chunk, const kvf_pair *pair)
 {
-  const kvf_want *want = chunk->want;
+  const kvf_read_selection *selection = chunk->selection;
   const kvf_layers *layers = &chunk->transfer->layers;
-  return pair->layer - want->first_layer < want->layers &&
-         (layers->count == 0 || kvf_layers_have(layers, pair->layer)) && (!pair->is_checksums || want->checksums != 0);
+  return pair->layer - selection->first_layer < selection->layers &&
+         (layers->count == 0 || kvf_layers_have(layers, pair->layer)) &&
+         (!pair->is_checksums || selection->checksums != 0);
 }
 
-kvf_want kvf_chunk_want(const kvf_chunk *chunk)
+kvf_read_selection kvf_chunk_selection(const kvf_chunk *chunk)
 {
   const kvf_layers *layers = &chunk->transfer->layers;
-  kvf_want want = *chunk->want;
+  kvf_read_selection selection = *chunk->selection;
   if (layers->count > 0) {
-    want.first_layer = layers->first;
-    want.layers = layers->count;
+    selection.first_layer = layers->first;
+    selection.layers = layers->count;
   }
-  return want;
+  return selection;
 }
 
 kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair)
@@ -432,17 +435,17 @@ static bool heads_fit(uint64_t first, uint64_t count, uint32_t heads)
   return count == 0 || (first <= heads && count <= heads - first);
 }
 
-/* Whether a reader's want can be cut out of a sender's pages. */
+/* Whether a reader's selection can be cut out of a sender's pages. */
 static bool want_fits(const kvf_chunk *chunk)
 {
   const kvf_plan *plan = chunk->plan;
-  const kvf_want *want = chunk->want;
+  const kvf_read_selection *selection = chunk->selection;
   if (!plan->is_own) {
     return true; /* kvf_plan_make() has seen to it */
   }
   for (uint32_t i = 0; i < plan->groups_count; i++) {
     uint32_t tokens = plan->groups[i].has_tokens ? plan->groups[i].remote_tokens * plan->deal.ranks : 1;
-    if (want->splits[i] == 0 || tokens % want->splits[i] != 0) {
+    if (selection->splits[i] == 0 || tokens % selection->splits[i] != 0) {
       return false;
     }
   }
@@ -450,13 +453,13 @@ static bool want_fits(const kvf_chunk *chunk)
   for (uint32_t i = 0; i < plan->pairs_count; i++) {
     const kvf_pair *pair = &plan->pairs[i];
     const uint32_t row_tokens = pair->row_tokens > 0 ? pair->row_tokens : 1;
-    has_last = has_last || pair->layer - want->first_layer == want->layers - 1;
+    has_last = has_last || pair->layer - selection->first_layer == selection->layers - 1;
     if (kvf_chunk_has(chunk, pair) && (item_tokens(chunk, pair->group) % row_tokens != 0 ||
-                                       (kvf_is_dealt(&want->deal) && want->deal.tokens % row_tokens != 0))) {
+                                       (kvf_is_dealt(&selection->deal) && selection->deal.tokens % row_tokens != 0))) {
       return false;
     }
   }
-  return has_last && want->deal.ranks > 0 && kvf_deal_is_valid(&want->deal);
+  return has_last && selection->deal.ranks > 0 && kvf_deal_is_valid(&selection->deal);
 }
 
 /* Bytes of a whole remote block of each group. */
@@ -493,7 +496,7 @@ kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes)
   const kvf_transfer *transfer = chunk->transfer;
   const kvf_plan *plan = chunk->plan;
   const kvf_share *share = &plan->share;
-  const bool dealt = kvf_is_dealt(&plan->deal) || kvf_is_dealt(&chunk->want->deal);
+  const bool dealt = kvf_is_dealt(&plan->deal) || kvf_is_dealt(&chunk->selection->deal);
   uint64_t block_bytes[KVF_GROUPS_MAX] = {0};
   uint64_t item_bytes[KVF_GROUPS_MAX];
   uint64_t total = 0;
@@ -578,7 +581,7 @@ static bool is_whole(const kvf_chunk *chunk, uint32_t group)
   const kvf_plan *plan = chunk->plan;
   const kvf_plan_group *of = &plan->groups[group];
   const uint64_t tokens = item_tokens(chunk, group);
-  return !kvf_is_dealt(&plan->deal) && !kvf_is_dealt(&chunk->want->deal) &&
+  return !kvf_is_dealt(&plan->deal) && !kvf_is_dealt(&chunk->selection->deal) &&
          (!of->has_tokens || (tokens == of->remote_tokens && (plan->is_own || tokens == of->local_tokens)));
 }
 

@@ -17,7 +17,8 @@
  *
  * Order. The bytes of a chunk come in the order of the *producer's* memory, as it describes it: for each run of parts
  * that follow each other in one region and group, for each item, for each of those parts, rows and heads as they lie
- * there. So a sender that knows nothing of the reader's memory but a kvf_want sends just what the reader walks through.
+ * there. So a sender that knows nothing of the reader's memory but a kvf_read_selection sends just what the reader
+ * walks through.
  */
 #ifndef KVF_PLAN_PAGES_H
 #define KVF_PLAN_PAGES_H
@@ -29,19 +30,19 @@ kvf_share kvf_pages_share(const kvf_pages *pages);
 kvf_layers kvf_pages_layers(const kvf_pages *pages);
 
 /* What of the model a rank has. */
-typedef struct kvf_holding {
+typedef struct kvf_rank_layout {
   kvf_layers layers;
   kvf_share share;
   kvf_deal deal; /* where tokens are not dealt, rank 0 of 1 */
-} kvf_holding;
+} kvf_rank_layout;
 
 /* Of rank `rank` of the engine's `ranks`: regions without parts do not say where its heads begin, the ranks have them
  * in turn. */
-kvf_holding kvf_pages_holding(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
+kvf_rank_layout kvf_pages_rank_layout(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 
 /* Bytes of a head of the share in a block of each group: of these layers, on average over the group's parts, as they
  * come from a rank that is one of `dealt` that tokens are dealt to. */
-void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_holding *own, const kvf_layers *layers, uint32_t dealt,
+void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX]);
 
 /* Where a part lies on one side. */
@@ -85,7 +86,7 @@ typedef struct kvf_plan {
   kvf_plan_group groups[KVF_GROUPS_MAX];
   kvf_share share; /* the producer's */
   kvf_deal deal;
-  kvf_want want;
+  kvf_read_selection selection;
   bool is_own; /* of kvf_plan_own() */
 } kvf_plan;
 
@@ -94,7 +95,7 @@ typedef struct kvf_plan {
 KVF_MUST_USE kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local, const kvf_pages *remote,
                                       char *message);
 
-/* For a sender: its own pages, which are valid, on both sides. What is read of them says a kvf_want. */
+/* For a sender: its own pages, which are valid, on both sides. What is read of them says a kvf_read_selection. */
 void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages);
 
 /* ---- a chunk, and its segments ---- */
@@ -103,18 +104,19 @@ void kvf_plan_own(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *pages);
 typedef struct kvf_chunk {
   const kvf_transfer *transfer;
   const kvf_plan *plan;
-  const kvf_want *want; /* plan->want, or a reader's. Items of a sender have remote_block == local_block */
+  const kvf_read_selection
+      *selection; /* plan->selection, or a reader's. Items of a sender have remote_block == local_block */
   const kvf_region *local;
 } kvf_chunk;
 
 /* A transfer to these regions, as the plan says. */
 static inline kvf_chunk kvf_chunk_of(const kvf_plan *plan, const kvf_transfer *transfer, const kvf_region *local)
 {
-  return (kvf_chunk){.transfer = transfer, .plan = plan, .want = &plan->want, .local = local};
+  return (kvf_chunk){.transfer = transfer, .plan = plan, .selection = &plan->selection, .local = local};
 }
 
 /* Whether every byte of the chunk lies in the regions of both sides, and what is wanted can be cut out. *bytes (may be
- * NULL) is set to the chunk's size. KVF_INVALID: a group, block, head or want out of range. To be called before a
+ * NULL) is set to the chunk's size. KVF_INVALID: a group, block, head or selection out of range. To be called before a
  * cursor is used. */
 KVF_MUST_USE kvf_status kvf_chunk_check(const kvf_chunk *chunk, uint64_t *bytes);
 
@@ -128,8 +130,8 @@ typedef struct kvf_head_range {
 /* Whether something of this pair moves: its layer is wanted, and checksums are, if it is of those. */
 bool kvf_chunk_has(const kvf_chunk *chunk, const kvf_pair *pair);
 
-/* What a sender is to be told: the reader's want, of the transfer's layers. */
-kvf_want kvf_chunk_want(const kvf_chunk *chunk);
+/* What a sender is to be told: the reader's selection, of the transfer's layers. */
+kvf_read_selection kvf_chunk_selection(const kvf_chunk *chunk);
 
 /* Those that move of a pair that the chunk has. */
 kvf_head_range kvf_chunk_heads(const kvf_chunk *chunk, const kvf_pair *pair);

@@ -201,7 +201,7 @@ static kvf_status add_shares(const rank_stage *stage, const kvf_share *own, cons
   return KVF_OK;
 }
 
-kvf_status kvf_stage_shares(const kvf_pages *pages, const kvf_holding *own, const kvf_rank_record *ranks,
+kvf_status kvf_stage_shares(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_rank_record *ranks,
                             uint32_t ranks_count, uint64_t turn, kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count,
                             char *message)
 {
@@ -232,7 +232,7 @@ bool kvf_ranks_have_replicas(uint32_t heads_total, const kvf_rank_record *ranks,
   return ranks_of_stage(ranks, ranks_count, &stage) / ranks[0].dealt > heads_total;
 }
 
-bool kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_holding *own, const kvf_holding *rank)
+bool kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_rank_layout *own, const kvf_rank_layout *rank)
 {
   const uint32_t last = share->layers.first + share->layers.count - 1;
   return kvf_layers_have(&rank->layers, share->layers.first) && kvf_layers_have(&rank->layers, last) &&

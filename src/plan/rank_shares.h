@@ -36,14 +36,14 @@ KVF_MUST_USE kvf_status kvf_rank_shares(const kvf_share *own, uint32_t stage_ran
  * but `shares` may be written to on failure.
  * KVF_INCOMPATIBLE: also stages that overlap or have different numbers of ranks, or a layer of the consumer rank that
  * no stage has; `message` (KVF_MESSAGE_BYTES_MAX) says what. */
-KVF_MUST_USE kvf_status kvf_stage_shares(const kvf_pages *pages, const kvf_holding *own, const kvf_rank_record *ranks,
-                                         uint32_t ranks_count, uint64_t turn, kvf_rank_share shares[KVF_RANKS_MAX],
-                                         uint32_t *count, char *message);
+KVF_MUST_USE kvf_status kvf_stage_shares(const kvf_pages *pages, const kvf_rank_layout *own,
+                                         const kvf_rank_record *ranks, uint32_t ranks_count, uint64_t turn,
+                                         kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count, char *message);
 
 /* Whether in each stage several ranks have the same heads and tokens. */
 bool kvf_ranks_have_replicas(uint32_t heads_total, const kvf_rank_record *ranks, uint32_t ranks_count);
 
 /* Whether a rank has, as its own description says, what was planned to be read from it. */
-bool kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_holding *own, const kvf_holding *rank);
+bool kvf_rank_share_is_held(const kvf_rank_share *share, const kvf_rank_layout *own, const kvf_rank_layout *rank);
 
 #endif

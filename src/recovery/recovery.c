@@ -8,7 +8,7 @@
 #include "base/bitmap.h"
 #include "core/ranks.h"
 #include "kvferry/recovery.h"
-#include "recovery/check.h"
+#include "recovery/recovery_check.h"
 #include "wire/ticket.h"
 
 typedef struct kvf_recovery_entry {

@@ -145,7 +145,7 @@ static void close_fence(kvf_node *node)
 }
 
 /* A name that means nothing now may do so later; its first request finds the peer as well. */
-static kvf_status add_known(kvf_node *node, char *message)
+static kvf_status add_static(kvf_node *node, char *message)
 {
   const char *rest = node->config.peers;
   char text[KVF_HOST_BYTES_MAX];
@@ -156,8 +156,8 @@ static kvf_status add_known(kvf_node *node, char *message)
     } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
       return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
                       text);
-    } else if (kvf_core_add_known(node->core, text, &address) != KVF_OK) {
-      return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_KNOWN_PEERS_MAX);
+    } else if (kvf_core_add_static(node->core, text, &address) != KVF_OK) {
+      return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_STATIC_PEERS_MAX);
     }
   }
   message[0] = '\0';
@@ -181,7 +181,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   if (status != KVF_OK) {
     goto close_control;
   }
-  status = add_known(node, message);
+  status = add_static(node, message);
   if (status != KVF_OK) {
     goto close_core;
   }
@@ -269,6 +269,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
     status = open_log(node, text);
   }
   if (status == KVF_OK) {
+    kvf_config_log_gone(&options, &node->logger);
     status = open_parts(node, text);
   }
   if (status != KVF_OK) {

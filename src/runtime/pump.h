@@ -87,7 +87,7 @@ struct kvf_node {
   pthread_mutex_t lock;
   kvf_core *core;       /* under the lock, like all down to `closing` */
   kvf_finder finder;    /* its guest */
-  kvf_node_link *links; /* by path */
+  kvf_node_link *links; /* by link */
   kvf_list dials;
   bool caller_helps;             /* the thread that holds the lock is a caller's, which may copy small reads itself */
   uint32_t small_reads;          /* a bit for each transport that has got reads that wait for assist() */

@@ -107,7 +107,7 @@ void kvf_checksums_join(kvf_plan *plan, kvf_pair *pairs, const kvf_checksums_lay
                         const kvf_checksums_layout *remote)
 {
   const uint32_t parts = plan->pairs_count;
-  plan->want.checksums = 1;
+  plan->selection.checksums = 1;
   for (uint32_t group = 0; group < plan->groups_count; group++) {
     add_group(plan, pairs, parts, group, local, remote);
   }
@@ -255,7 +255,7 @@ void kvf_checksums_judge(const kvf_chunk *chunk, kvf_read_result *result)
 {
   const kvf_transfer *transfer = chunk->transfer;
   const uint64_t live = kvf_fence_word_live(transfer->lease.id);
-  if (chunk->want->checksums == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
+  if (chunk->selection->checksums == 0 || result->status != KVF_OK || result->sample.entry.word != live) {
     return;
   }
   while (result->verified < transfer->items_count && item_agrees(chunk, &transfer->items[result->verified])) {

@@ -51,7 +51,8 @@ KVF_MUST_USE bool kvf_checksums_make(const kvf_plan *plan, const kvf_region *reg
 
 /* Of a read that has ended with KVF_OK, whose lease the sample says is live: counts how many of the chunk's leading
  * items have, at their local blocks, in what has moved, the bytes that their local checksums say (`verified`, which is
- * 0), and KVF_CHECKSUM if not all have. The chunk has been read whole; if its want has no checksums, nothing is done.
+ * 0), and KVF_CHECKSUM if not all have. The chunk has been read whole; if its selection has no checksums, nothing is
+ * done.
  */
 void kvf_checksums_judge(const kvf_chunk *chunk, kvf_read_result *result);
 

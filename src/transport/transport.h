@@ -77,7 +77,7 @@ typedef struct kvf_transport_config {
   uint32_t inline_bytes;
   uint32_t tcp_streams;
   uint32_t tcp_buffer_bytes;
-  char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx/load.h */
+  char ucx_library[KVF_PATH_BYTES_MAX]; /* "": see transport/ucx/libucp.h */
   uint32_t spin_us;
   /* Of kvf_config; 0: the default. */
   uint32_t device_gather_bytes;

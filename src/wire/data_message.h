@@ -68,9 +68,9 @@ typedef struct kvf_data_read {
   uint64_t read_id; /* not 0 */
   kvf_lease lease;
   uint32_t remote_head;
-  uint32_t local_head; /* of the reader's own heads, the one that remote_head is */
-  uint32_t heads;      /* above 0; remote_head + heads fits 32 bits */
-  kvf_want want;       /* no split is 0; checksums 0 or 1 */
+  uint32_t local_head;          /* of the reader's own heads, the one that remote_head is */
+  uint32_t heads;               /* above 0; remote_head + heads fits 32 bits */
+  kvf_read_selection selection; /* no split is 0; checksums 0 or 1 */
   uint32_t items_count;
   const uint8_t *runs; /* decoded: in the body, for kvf_data_read_items(); not read by encode */
   size_t runs_bytes;

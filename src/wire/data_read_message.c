@@ -9,11 +9,11 @@ typedef struct read_run {
   uint32_t count;
 } read_run;
 
-static bool splits_are_valid(const kvf_want *want)
+static bool splits_are_valid(const kvf_read_selection *selection)
 {
   bool valid = true;
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    valid = valid && want->splits[i] > 0;
+    valid = valid && selection->splits[i] > 0;
   }
   return valid;
 }
@@ -21,27 +21,27 @@ static bool splits_are_valid(const kvf_want *want)
 static bool head_is_valid(const kvf_data_read *read)
 {
   return read->read_id != 0 && kvf_lease_is_valid(&read->lease) && read->heads > 0 &&
-         read->heads <= UINT32_MAX - read->remote_head && splits_are_valid(&read->want) && read->want.checksums <= 1 &&
-         read->items_count > 0 && read->items_count <= KVF_READ_ITEMS_MAX;
+         read->heads <= UINT32_MAX - read->remote_head && splits_are_valid(&read->selection) &&
+         read->selection.checksums <= 1 && read->items_count > 0 && read->items_count <= KVF_READ_ITEMS_MAX;
 }
 
 static void code_head(kvf_codec *codec, kvf_data_read *read)
 {
-  kvf_want *want = &read->want;
+  kvf_read_selection *selection = &read->selection;
   kvf_code_u64(codec, &read->read_id);
   kvf_code_lease(codec, &read->lease);
   kvf_code_u32(codec, &read->remote_head);
   kvf_code_u32(codec, &read->local_head);
   kvf_code_u32(codec, &read->heads);
-  kvf_code_u32(codec, &want->first_layer);
-  kvf_code_u32(codec, &want->layers);
-  kvf_code_u32(codec, &want->deal.ranks);
-  kvf_code_u32(codec, &want->deal.rank);
-  kvf_code_u32(codec, &want->deal.tokens);
+  kvf_code_u32(codec, &selection->first_layer);
+  kvf_code_u32(codec, &selection->layers);
+  kvf_code_u32(codec, &selection->deal.ranks);
+  kvf_code_u32(codec, &selection->deal.rank);
+  kvf_code_u32(codec, &selection->deal.tokens);
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    kvf_code_u32(codec, &want->splits[i]);
+    kvf_code_u32(codec, &selection->splits[i]);
   }
-  kvf_code_u32_in(codec, &want->checksums, 1);
+  kvf_code_u32_in(codec, &selection->checksums, 1);
   kvf_code_u32(codec, &read->items_count);
 }
 

@@ -200,11 +200,11 @@ bool kvf_pages_are_valid(const kvf_pages *pages)
                                      : kvf_pages_check(pages, bad);
 }
 
-kvf_want kvf_want_whole(uint32_t layers)
+kvf_read_selection kvf_read_selection_whole(uint32_t layers)
 {
-  kvf_want want = {.layers = layers, .deal = {.ranks = 1, .tokens = 1}};
+  kvf_read_selection selection = {.layers = layers, .deal = {.ranks = 1, .tokens = 1}};
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    want.splits[i] = 1;
+    selection.splits[i] = 1;
   }
-  return want;
+  return selection;
 }

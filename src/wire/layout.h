@@ -91,15 +91,15 @@ bool kvf_deal_is_valid(const kvf_deal *deal);
 
 /* What a reader wants of a producer rank's pages, in terms of that rank only. A link's is the same for all its
  * reads; one of them may be of some of the layers. */
-typedef struct kvf_want {
+typedef struct kvf_read_selection {
   uint32_t first_layer;
   uint32_t layers;                 /* from that one on */
   uint32_t checksums;              /* 1: those of what it reads, too; else 0 */
   kvf_deal deal;                   /* the reader's */
   uint32_t splits[KVF_GROUPS_MAX]; /* items of one producer's block; 1 where its group has no tokens */
-} kvf_want;
+} kvf_read_selection;
 
 /* All of the first `layers` layers, block by block. */
-kvf_want kvf_want_whole(uint32_t layers);
+kvf_read_selection kvf_read_selection_whole(uint32_t layers);
 
 #endif

@@ -334,7 +334,7 @@ static void do_memory(const scene_line *at)
 
 static void do_know(const scene_line *at)
 {
-  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &scene_node(at, 1)->address), KVF_OK);
+  assert_int_equal(kvf_core_add_static(c.d.core, "p:80", &scene_node(at, 1)->address), KVF_OK);
   kvf_core_start(c.d.core, c.now_ns);
 }
 

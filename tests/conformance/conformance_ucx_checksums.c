@@ -1,6 +1,6 @@
 /* UCX with checksums, where some answers wait before UCX sends them: their lease may have ended by then. */
 #include "../sides/side.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 #include "wire/ucx_message.h"
 
 #define SLOW_ONE_OF 64

@@ -1,4 +1,5 @@
-/* A library that stands for libcuda.so.1 in tests: the calls of memory/cuda/api.h, and a few that tests need besides.
+/* A library that stands for libcuda.so.1 in tests: the calls of memory/cuda/cuda_api.h, and a few that tests need
+ * besides.
  *
  * What it does is what CUDA allows, as late, as early and as much out of order as it allows it: device memory is
  * nothing that a pointer can read; work on streams is done later, by a thread of its own, in pieces, copies of one
@@ -20,7 +21,7 @@
 
 #include <stdbool.h>
 
-#include "memory/cuda/api.h"
+#include "memory/cuda/cuda_api.h"
 
 #define FAKE_CUDA_API __attribute__((visibility("default")))
 #define FAKE_CUDA_DEVICES_MAX 8

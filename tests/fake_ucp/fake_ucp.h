@@ -1,5 +1,5 @@
-/* A library that stands for libucp.so.0 in tests: the calls of transport/ucx/api.h, over a network that reads memory by
- * itself, of hosts and of the fake CUDA's devices, in this process and in others of this machine.
+/* A library that stands for libucp.so.0 in tests: the calls of transport/ucx/ucx_api.h, over a network that reads
+ * memory by itself, of hosts and of the fake CUDA's devices, in this process and in others of this machine.
  *
  * What it does is what UCX allows, as late and as much out of order as it allows it: gets are carried out by a thread
  * of the worker that asked, in pieces, those of several in any order, and are told of by its progress alone; what they
@@ -16,7 +16,7 @@
 
 #include <stdbool.h>
 
-#include "transport/ucx/api.h"
+#include "transport/ucx/ucx_api.h"
 
 #define FAKE_UCP_API __attribute__((visibility("default")))
 #define FAKE_UCP_TRACE_MAX 4096

@@ -280,7 +280,7 @@ void dial_open(void)
   wires_set_memory(world.core);
   learn_compat();
   const kvf_address known = {.ip = {[15] = 1}, .port = FIRST_PORT};
-  fuzz_check(kvf_core_add_known(world.core, "p:80", &known) == KVF_OK);
+  fuzz_check(kvf_core_add_static(world.core, "p:80", &known) == KVF_OK);
 }
 
 void dial_let_go(request_model *request, bool is_stuck)

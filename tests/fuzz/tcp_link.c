@@ -171,8 +171,8 @@ static void on_read(producer *p, const uint8_t *body, size_t bytes)
   const read_model *model = &reads[read.read_id - 1];
   fuzz_check(read.items_count == model->read.items_count);
   fuzz_check(read.remote_head == model->read.remote_head && read.heads == model->read.heads);
-  fuzz_check(read.local_head == model->read.local_head && read.want.first_layer == 0);
-  fuzz_check(read.want.layers == TCP_REGIONS && read.want.splits[0] == 1 && read.want.deal.ranks == 1);
+  fuzz_check(read.local_head == model->read.local_head && read.selection.first_layer == 0);
+  fuzz_check(read.selection.layers == TCP_REGIONS && read.selection.splits[0] == 1 && read.selection.deal.ranks == 1);
   kvf_data_read_items(&read, items);
   for (uint32_t i = 0; i < read.items_count; i++) {
     fuzz_check(items[i].group == model->items[i].group && items[i].position == model->items[i].position);

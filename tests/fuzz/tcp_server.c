@@ -129,7 +129,7 @@ static void init_leases(void)
 
 static bool is_wanted(const consumer *c, uint32_t region)
 {
-  return region >= c->read.want.first_layer && region < c->read.want.first_layer + c->read.want.layers;
+  return region >= c->read.selection.first_layer && region < c->read.selection.first_layer + c->read.selection.layers;
 }
 
 static bool is_piece(const consumer *c)
@@ -379,10 +379,11 @@ static void send_read(tcp_end *end)
   uint8_t body[KVF_DATA_READ_HEAD_BYTES + 64 * KVF_DATA_READ_RUN_BYTES];
   size_t bytes = 0;
   uint8_t id = fuzz_u8(&tape);
-  kvf_data_read read = {.read_id = 1 + (id & 7), .lease = name_lease(), .want = kvf_want_whole(TCP_REGIONS)};
+  kvf_data_read read = {
+      .read_id = 1 + (id & 7), .lease = name_lease(), .selection = kvf_read_selection_whole(TCP_REGIONS)};
   if (id >= 0xe0) { /* some of them, or more than there are */
-    read.want.first_layer = fuzz_u8(&tape) & 3;
-    read.want.layers = 1 + (fuzz_u8(&tape) & 3);
+    read.selection.first_layer = fuzz_u8(&tape) & 3;
+    read.selection.layers = 1 + (fuzz_u8(&tape) & 3);
   }
   uint8_t choice = fuzz_u8(&tape);
   read.remote_head = choice & 1;
@@ -515,7 +516,7 @@ static void check_conn(const kvf_tcp_conn *conn)
 static void check_world(void)
 {
   const kvf_tcp *server = tcp.tcp;
-  uint32_t limit = server->driven.config.connections_max;
+  uint32_t limit = server->data_thread.config.connections_max;
   fuzz_check(server->strangers.count <= limit / KVF_TCP_GREETING_SHARE + 1 && server->proved.count <= limit);
   const kvf_list *lists[] = {&server->greeting, &server->serving};
   for (size_t i = 0; i < 2; i++) {
@@ -537,7 +538,7 @@ static void check_answered(void)
     }
     /* Nobody who behaves, and takes what he asked for, is thrown out, unless there are too many. */
     bool is_behaved = tcp.ends[i].fd >= 0 && c->state > READY && !c->broken && !c->may_be_stuck;
-    fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->driven.config.connections_max);
+    fuzz_check(!is_behaved || !tcp.ends[i].is_closed || proved_count > tcp.tcp->data_thread.config.connections_max);
   }
 }
 

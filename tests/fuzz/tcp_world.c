@@ -232,8 +232,8 @@ int __wrap_epoll_wait(int fd, struct epoll_event *events, int capacity, int time
   for (size_t i = 0; i < TCP_ENDS_MAX; i++) {
     any = drain(&tcp.ends[i]) || any;
   }
-  if (!tcp.tcp->driven.commands.closing) {
-    tcp.tcp->driven.commands.closing = !tcp.turn(idle && !any);
+  if (!tcp.tcp->data_thread.commands.closing) {
+    tcp.tcp->data_thread.commands.closing = !tcp.turn(idle && !any);
   }
   int count = __real_epoll_wait(fd, events, capacity, 0);
   idle = count == 0;

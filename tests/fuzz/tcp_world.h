@@ -6,7 +6,7 @@
 #define KVF_TESTS_FUZZ_TCP_WORLD_H
 
 #include "fuzz.h"
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 #include "wire/data_message.h"
 #include "wire/frame.h"
 

@@ -112,7 +112,7 @@ static void take_read(const uint8_t *body, size_t bytes)
   fuzz_check(again_bytes <= bytes && kvf_data_read_decode(again, again_bytes, &reads[1]) == KVF_OK);
   fuzz_check(reads[1].items_count == count && reads[1].read_id == reads[0].read_id);
   fuzz_check(reads[1].remote_head == reads[0].remote_head && reads[1].heads == reads[0].heads);
-  fuzz_check(memcmp(&reads[1].want, &reads[0].want, sizeof(reads[0].want)) == 0);
+  fuzz_check(memcmp(&reads[1].selection, &reads[0].selection, sizeof(reads[0].selection)) == 0);
   fuzz_check(memcmp(&reads[1].lease, &reads[0].lease, sizeof(reads[0].lease)) == 0);
   kvf_data_read_items(&reads[1], items[1]);
   fuzz_check(memcmp(items[0], items[1], count * sizeof(items[0][0])) == 0);
@@ -372,7 +372,7 @@ static size_t seed_data_hello(uint8_t *out)
 
 static size_t seed_read(uint8_t *out)
 {
-  kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(3), .items_count = 4};
+  kvf_data_read read = {.read_id = 1, .heads = 1, .selection = kvf_read_selection_whole(3), .items_count = 4};
   kvf_transfer_item items[] = {{.group = 0, .position = 5},
                                {.group = 0, .position = 6},
                                {.group = 1, .position = 7},

@@ -50,15 +50,10 @@ static void be_silent(void *context, kvf_log_level level, const char *line)
 
 static bool open_node(pair_node *n, uint8_t *pool)
 {
-  static const char *const options[][2] = {{"handshake_timeout_ms", "200"}, /* TIMEOUT_MS */
-                                           {"stall_timeout_ms", "200"},
-                                           {"load_timeout_ms", "1500"}, /* LOAD_TIMEOUT_MS */
-                                           {"breaker_cooldown_ms", "5"},
-                                           {"breaker_cooldown_max_ms", "10"},
-                                           {"lease_ttl_ms", "400"},
-                                           {"lease_slots", "16"},
-                                           {"loads_max", "16"},
-                                           {"chunk_bytes", "4096"}};
+  static const char *const options[][2] = {
+      {"handshake_timeout_ms", "200"},                              /* TIMEOUT_MS */
+      {"stall_timeout_ms", "200"},     {"load_timeout_ms", "1500"}, /* LOAD_TIMEOUT_MS */
+      {"lease_ttl_ms", "400"},         {"lease_slots", "16"},       {"loads_max", "16"}, {"chunk_bytes", "4096"}};
   kvf_config config;
   uint8_t address[KVF_ADDRESS_BYTES_MAX];
   size_t address_bytes;
@@ -66,6 +61,8 @@ static bool open_node(pair_node *n, uint8_t *pool)
   kvf_config_init(&config);
   config.block_tokens = BLOCK_TOKENS;
   config.log = be_silent;
+  config.breaker_cooldown_ms = 5;
+  config.breaker_cooldown_max_ms = 10;
   assert_int_equal(kvf_config_set(&config, "transports", transports, message), KVF_OK);
   for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
     assert_int_equal(kvf_config_set(&config, options[i][0], options[i][1], message), KVF_OK);
@@ -254,7 +251,7 @@ static bool scenario(long nth, bool for_good, bool with_expiry)
   if (where != NULL) {
     fail_msg("allocation %ld failed: %s() gave %s", nth, where, kvf_status_name(unexpected));
   }
-  /* The thread that has looked at a peer (transport/local/check.h) outlives its link by a moment. */
+  /* The thread that has looked at a peer (transport/local/local_check.h) outlives its link by a moment. */
   for (int tries = 0; tries < 100 && allocation_live() != before; tries++) {
     pair_sleep_ms(10);
   }

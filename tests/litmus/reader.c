@@ -107,7 +107,7 @@ kvf_status litmus_copy_by_process(litmus_reader *reader, uint64_t lease_id, kvf_
                                  .items = items,
                                  .heads = 1};
   kvf_plan_own(&plan, pairs, &(kvf_pages){.regions = layouts, .regions_count = LITMUS_REGIONS});
-  const kvf_chunk chunk = {&transfer, &plan, &plan.want, regions};
+  const kvf_chunk chunk = {&transfer, &plan, &plan.selection, regions};
   atomic_ullong moved_ns;
   kvf_read_work work;
   const kvf_local_copy copy = {.pid = reader->producer,

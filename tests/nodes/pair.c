@@ -189,7 +189,7 @@ static void end_engine(const pair_node *n)
   }
 }
 
-/* An option that is a test's own. */
+/* What a test alone sets. */
 static bool set_own(pair_node *n, kvf_config *config, const pair_option *option)
 {
   const struct {
@@ -198,7 +198,12 @@ static bool set_own(pair_node *n, kvf_config *config, const pair_option *option)
   } numbers[] = {{"blocks", &n->blocks},
                  {"block_bytes", &n->block_bytes},
                  {"regions", &n->regions},
-                 {"register_tries", &n->register_tries}};
+                 {"register_tries", &n->register_tries},
+                 {"breaker_cooldown_ms", &config->breaker_cooldown_ms},
+                 {"breaker_cooldown_max_ms", &config->breaker_cooldown_max_ms},
+                 {"backoff_min_ms", &config->backoff_min_ms},
+                 {"backoff_max_ms", &config->backoff_max_ms},
+                 {"chunks_in_flight", &config->chunks_in_flight}};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     if (strcmp(option->name, numbers[i].name) == 0) {
       *numbers[i].value = (uint32_t)strtoul(option->value, NULL, 10);

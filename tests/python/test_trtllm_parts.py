@@ -81,6 +81,11 @@ def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypa
             Config(arguments(tmp_path), DECODE).open_node({"engine": "test"}, rank)
 
 
+def test_an_option_that_is_gone_is_warned_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Config(arguments(tmp_path), DECODE | {"backoff_min_ms": 0}).open_node({"engine": "test"}).close()
+    assert "option backoff_min_ms has no effect any more" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({}, '"role" is "prefill" or "decode"'), ({"role": "both"}, 'role = "both" is not allowed: it must be prefill or decode'),
     ({"role": "decode", "loading": "fast"}, 'loading = "fast" is not allowed: it must be staged or rewind'),

@@ -327,6 +327,11 @@ def test_options_reach_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     open_rank(monkeypatch, {"lease_ttl_ms": 2000, "transports": ["tcp", "local"], "chunk_bytes": "65536"}).close()
 
 
+def test_an_option_that_is_gone_is_warned_of(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    open_rank(monkeypatch, {"backoff_min_ms": 0}).close()
+    assert "option backoff_min_ms has no effect any more" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("options, named", [
     ({"chunk_byte": 1}, "chunk_byte"), ({"lease_ttl_ms": -1}, "lease_ttl_ms"), ({"transports": ["x"]}, "transports"),
     ({"ranks": 4}, "ranks"), ({"block_tokens": 4}, "block_tokens"), ({"copy_threads": True}, "copy_threads"),

@@ -8,7 +8,7 @@
 
 #include "test.h"
 #include "transport/socket.h"
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 #include "wire/fields.h"
 #include "wire/rails_description.h"
 
@@ -205,8 +205,11 @@ uint32_t peer_layers = 1;
 
 void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_transfer_item *items, uint32_t count)
 {
-  kvf_data_read read = {
-      .read_id = read_id, .lease = *lease, .heads = 1, .want = kvf_want_whole(peer_layers), .items_count = count};
+  kvf_data_read read = {.read_id = read_id,
+                        .lease = *lease,
+                        .heads = 1,
+                        .selection = kvf_read_selection_whole(peer_layers),
+                        .items_count = count};
   size_t capacity = KVF_DATA_READ_HEAD_BYTES + (size_t)count * KVF_DATA_READ_RUN_BYTES;
   uint8_t *body = allocate(capacity);
   size_t bytes;

@@ -13,7 +13,7 @@ void sim_find_know(sim_world *world, sim_node *node)
   const bool asks = world->has_finds && node->is_control && !sim_engine_of(world, node->index)->is_producer;
   for (uint32_t i = 0; asks && i < world->producers; i++) {
     const kvf_address address = sim_address_of(world, i * SIM_NODES_EACH);
-    if (kvf_core_add_known(&node->core, "", &address) != KVF_OK) {
+    if (kvf_core_add_static(&node->core, "", &address) != KVF_OK) {
       sim_fail(world, "SIM", "node %u cannot know its peers", node->index);
     }
   }

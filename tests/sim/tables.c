@@ -2,7 +2,7 @@
  * or one on each rank, which hears in every step what is new on all ranks, each in an order of its own. */
 #include <string.h>
 
-#include "recovery/check.h"
+#include "recovery/recovery_check.h"
 #include "world.h"
 
 #define STEP_NS SIM_MS

@@ -1,4 +1,4 @@
-/* The public calls that code and decode tickets outside the core, as src/runtime/transfer.c does them. */
+/* The public calls that code and decode tickets outside the core, as src/runtime/transfer_calls.c does them. */
 #include "world.h"
 
 kvf_status sim_ticket_make(sim_world *world, sim_node *node, const kvf_lease *lease, const kvf_blocks *blocks,

@@ -41,10 +41,10 @@ BANNED_CALLS = {
 # as a pointer (is_addressable), or gives it to that kind's operations, or serves the host's memory alone.
 BLOCK_ADDRESS = re.compile(r"\bkvf_segment_local\(|\b(?:regions?|served)(?:\[[^]]*\])?(?:->|\.)base\b")
 HAVE_BLOCK_ADDRESSES = {
-    "src/plan/pages.h", "src/runtime/memory.c", "src/runtime/numa.c",
+    "src/plan/pages.h", "src/runtime/node_memory.c", "src/runtime/numa.c",
     "src/transport/checksums.c", "src/transport/local/copy.c",
     "src/transport/tcp/ring.c", "src/transport/tcp/stream.c",
-    "src/transport/ucx/link.c", "src/transport/ucx/memory.c", "src/transport/ucx/message.c",
+    "src/transport/ucx/ucx_link.c", "src/transport/ucx/ucx_memory.c", "src/transport/ucx/message.c",
 }  # fmt: skip
 # Fences, which are host memory whatever the blocks are in.
 OTHER_PROCESS = re.compile(r"\bprocess_vm_(?:readv|writev)\(")
@@ -88,6 +88,15 @@ def includes(root):
             elif layer in PURE_LAYERS and header not in PURE_SYSTEM_HEADERS:
                 if not (layer == "base" and header.startswith(("openssl/", "xxhash.h"))):
                     yield f"{name}:{line}: {layer} may not include <{header}>"
+
+
+def one_name_each(root):
+    """So that a name alone says which file it is. A .c file and its header are one."""
+    folders = {}
+    for _, name, _ in c_files(root, "src"):
+        first = folders.setdefault(name.stem, name.parent)
+        if first != name.parent:
+            yield f"{name}:1: {first} has a file of this name, too"
 
 
 def included_here(root):
@@ -230,6 +239,7 @@ def formatting(root):
 
 RULES = [
     includes,
+    one_name_each,
     no_include_circles,
     no_import_circles,
     transports_know_only_themselves,

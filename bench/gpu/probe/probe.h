@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "memory/cuda/api.h"
+#include "memory/cuda/cuda_api.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

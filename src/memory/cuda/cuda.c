@@ -5,11 +5,11 @@
 
 #include "base/checksum.h"
 #include "base/status.h"
-#include "memory/cuda/copy.h"
 #include "memory/cuda/describe.h"
+#include "memory/cuda/device_copy.h"
+#include "memory/cuda/device_stage.h"
+#include "memory/cuda/export.h"
 #include "memory/cuda/network.h"
-#include "memory/cuda/share.h"
-#include "memory/cuda/stage.h"
 #include "memory/memory.h"
 
 #define CHECKSUM_PIECE_BYTES 65536
@@ -38,7 +38,7 @@ static kvf_cu_result look_at(const kvf_cuda *cuda, kvf_cu_memory address, pointe
 {
   unsigned attributes[] = {KVF_CU_POINTER_ATTRIBUTE_MEMORY_TYPE, KVF_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                            KVF_CU_POINTER_ATTRIBUTE_IS_MANAGED};
-  uint64_t values[3] = {0}; /* api.h: why each has eight bytes */
+  uint64_t values[3] = {0}; /* cuda_api.h: why each has eight bytes */
   void *data[] = {&values[0], &values[1], &values[2]};
   kvf_cu_result result = cuda->api.pointer_get_attributes(3, attributes, data, address);
   *out = (pointer_facts){(unsigned)values[0], (int)(uint32_t)values[1], (int)(uint32_t)values[2]};

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "memory/cuda/driver.h"
 #include "memory/cuda/launch.h"
-#include "memory/cuda/load.h"
 #include "memory/cuda/pinned.h"
 #include "memory/stage.h"
 

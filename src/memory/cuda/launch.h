@@ -2,8 +2,8 @@
 #ifndef KVF_MEMORY_CUDA_LAUNCH_H
 #define KVF_MEMORY_CUDA_LAUNCH_H
 
+#include "memory/cuda/driver.h"
 #include "memory/cuda/kernels.h"
-#include "memory/cuda/load.h"
 
 /* Of the streams of ours. This is the usual priority, and the lowest that CUDA has: a kernel of an engine comes first
  * only where the engine has asked for a higher one. */

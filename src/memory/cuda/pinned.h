@@ -2,7 +2,7 @@
 #ifndef KVF_MEMORY_CUDA_PINNED_H
 #define KVF_MEMORY_CUDA_PINNED_H
 
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 
 typedef struct kvf_cuda_pinned {
   uint8_t *bytes; /* NULL: there is none */

@@ -2,7 +2,7 @@
  *
  * Threads. Whoever reads a peer's memory may be stuck in the kernel for as long as that peer is: only threads that
  * nobody waits for do. Workers copy: one chunk is one worker's job, and another takes the place of one that is stuck.
- * A new peer is looked at by a thread of its own (check.h). The reaper does all the rest: it begins checks,
+ * A new peer is looked at by a thread of its own (local_check.h). The reaper does all the rest: it begins checks,
  * watches peers' deaths and the workers, reports reads that end without a copy, frees links. One lock guards all that
  * is not marked otherwise; it is never held during a system call that can wait, or a call of the host's.
  */
@@ -13,8 +13,8 @@
 #include <sys/types.h>
 
 #include "base/list.h"
-#include "transport/local/check.h"
 #include "transport/local/description.h"
+#include "transport/local/local_check.h"
 #include "transport/paging.h"
 #include "transport/thread.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/list.h"
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 
 #define NONE UINT32_MAX
 

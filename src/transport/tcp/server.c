@@ -40,8 +40,8 @@ static bool conn_close(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_log_level level, kv
 {
   assert(conn->stream.fd >= 0);
   if (message != NULL) {
-    kvf_driven_log(&tcp->driven, level, why, &conn->peer, "connection closed: %s", message);
-    tcp->driven.host.connection(tcp->driven.host.context, why);
+    kvf_data_thread_log(&tcp->data_thread, level, why, &conn->peer, "connection closed: %s", message);
+    tcp->data_thread.host.connection(tcp->data_thread.host.context, why);
   }
   kvf_tcp_close(tcp, &conn->stream, &conn->source);
   kvf_tcp_payload_end(tcp, &conn->payload);
@@ -75,7 +75,7 @@ static bool conn_broken(kvf_tcp *tcp, kvf_tcp_conn *conn)
 
 uint64_t kvf_tcp_stuck_ns(const kvf_tcp *tcp)
 {
-  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->driven.config.handshake_timeout_ms)) / 2;
+  return kvf_ms_to_ns(kvf_socket_patience_ms(tcp->data_thread.config.handshake_timeout_ms)) / 2;
 }
 
 /* ---- answers to READs ----
@@ -119,7 +119,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   if (request == NULL) {
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
   }
-  *request = (kvf_tcp_request){.want = read.want,
+  *request = (kvf_tcp_request){.selection = read.selection,
                                .transfer = {.id = read.read_id,
                                             .lease = read.lease,
                                             .remote_head = read.remote_head,
@@ -130,7 +130,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   kvf_data_read_items(&read, request->items);
   kvf_list_init(&request->in_requests);
   if (conn->requests_count == 0) {
-    conn->taken_ns = tcp->driven.now_ns;
+    conn->taken_ns = tcp->data_thread.now_ns;
   }
   kvf_list_push_back(&conn->requests, &request->in_requests);
   conn->requests_count++;
@@ -161,14 +161,14 @@ static kvf_status authorize_items(kvf_tcp *tcp, kvf_tcp_request *request)
   const uint32_t count = request->transfer.items_count;
   for (uint32_t i = 0; i < count; i++) {
     kvf_transfer_item *item = &request->items[i];
-    item->local_block = item->position % request->want.splits[item->group];
-    item->position /= request->want.splits[item->group];
+    item->local_block = item->position % request->selection.splits[item->group];
+    item->position /= request->selection.splits[item->group];
   }
   kvf_status status =
-      tcp->driven.host.authorize(tcp->driven.host.context, &request->transfer.lease, request->items, count);
+      tcp->data_thread.host.authorize(tcp->data_thread.host.context, &request->transfer.lease, request->items, count);
   for (uint32_t i = 0; i < count; i++) {
     kvf_transfer_item *item = &request->items[i];
-    item->position = item->position * request->want.splits[item->group] + item->local_block;
+    item->position = item->position * request->selection.splits[item->group] + item->local_block;
     item->local_block = item->remote_block; /* ours are the only ones that are known here */
   }
   return status;
@@ -197,7 +197,7 @@ static kvf_status authorize(kvf_tcp *tcp, kvf_tcp_conn *conn, kvf_tcp_request *r
   }
   conn->chunk = (kvf_chunk){.transfer = &request->transfer,
                             .plan = &memory->pages->plan,
-                            .want = &request->want,
+                            .selection = &request->selection,
                             .local = memory->pages->served};
   return kvf_chunk_check(&conn->chunk, bytes);
 }
@@ -303,7 +303,7 @@ static bool answer(kvf_tcp *tcp, kvf_tcp_conn *conn)
     }
     budget_bytes -= before - conn->payload.left_bytes;
     if (conn->payload.left_bytes < before || kvf_tcp_unsent_bytes(&conn->stream) < unsent) {
-      conn->taken_ns = tcp->driven.now_ns;
+      conn->taken_ns = tcp->data_thread.now_ns;
     }
     bool sent = conn->payload.left_bytes == 0 && kvf_tcp_unsent_bytes(&conn->stream) == 0;
     if (conn->sending != NULL && sent) {
@@ -368,7 +368,7 @@ static void close_stuck(kvf_tcp *tcp)
     if (!conn->is_blocked) {
       continue;
     }
-    if (stuck_at_ns <= tcp->driven.now_ns) {
+    if (stuck_at_ns <= tcp->data_thread.now_ns) {
       kvf_socket_drop_unsent(conn->stream.fd);
       conn_close(tcp, conn, KVF_LOG_WARN, KVF_TRANSFER_STALLED, TAKES_NOTHING);
     } else {
@@ -379,16 +379,16 @@ static void close_stuck(kvf_tcp *tcp)
 
 uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 {
-  if (tcp->stuck_at_ns <= tcp->driven.now_ns) {
+  if (tcp->stuck_at_ns <= tcp->data_thread.now_ns) {
     close_stuck(tcp);
   }
-  if (tcp->accept_again_ns <= tcp->driven.now_ns) {
+  if (tcp->accept_again_ns <= tcp->data_thread.now_ns) {
     bool waits = kvf_tcp_watch_listeners(tcp, EPOLLIN);
-    tcp->accept_again_ns = waits ? KVF_TIME_NEVER : kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
+    tcp->accept_again_ns = waits ? KVF_TIME_NEVER : kvf_time_add(tcp->data_thread.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
   }
   while (!kvf_list_is_empty(&tcp->greeting)) {
     kvf_tcp_conn *conn = KVF_CONTAINER_OF(tcp->greeting.next, kvf_tcp_conn, in_conns);
-    if (conn->deadline_ns > tcp->driven.now_ns) {
+    if (conn->deadline_ns > tcp->data_thread.now_ns) {
       return kvf_time_min(conn->deadline_ns, kvf_time_min(tcp->accept_again_ns, tcp->stuck_at_ns));
     }
     conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_TIMEOUT, "it did not prove its key in time");
@@ -401,8 +401,8 @@ uint64_t kvf_tcp_server_tick(kvf_tcp *tcp)
 /* It has answers to take and takes nothing: stopped, gone without a word, or hostile. */
 static bool is_stuck(const kvf_tcp *tcp, const kvf_tcp_conn *conn)
 {
-  uint64_t patience_ns = kvf_ms_to_ns(tcp->driven.config.handshake_timeout_ms);
-  return conn->requests_count > 0 && tcp->driven.now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
+  uint64_t patience_ns = kvf_ms_to_ns(tcp->data_thread.config.handshake_timeout_ms);
+  return conn->requests_count > 0 && tcp->data_thread.now_ns >= kvf_time_add(conn->taken_ns, patience_ns);
 }
 
 static bool is_idle(const kvf_tcp_conn *conn)
@@ -427,7 +427,7 @@ static kvf_tcp_conn *find_victim(const kvf_tcp *tcp)
 /* Makes room for one more proved connection. False: all others are busy. */
 static bool make_room(kvf_tcp *tcp)
 {
-  if (tcp->proved.count < tcp->driven.config.connections_max) {
+  if (tcp->proved.count < tcp->data_thread.config.connections_max) {
     return true;
   }
   kvf_tcp_conn *victim = find_victim(tcp);
@@ -444,7 +444,7 @@ static bool prove(kvf_tcp *tcp, const kvf_tcp_conn *conn, const kvf_data_hello *
 {
   kvf_key key;
   uint8_t proof[KVF_HASH_BYTES];
-  bool good = tcp->driven.host.session_key(tcp->driven.host.context, hello->session_id, &key) &&
+  bool good = tcp->data_thread.host.session_key(tcp->data_thread.host.context, hello->session_id, &key) &&
               kvf_data_hello_proof(&key, &conn->challenge, hello, proof) == KVF_OK &&
               kvf_equal_secret(proof, hello->proof, sizeof(proof)) &&
               kvf_data_ready_proof(&key, &conn->challenge, hello, ready->proof) == KVF_OK;
@@ -475,7 +475,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
     return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for its place");
   }
   conn->generation = hello.generation;
-  conn->taken_ns = tcp->driven.now_ns;
+  conn->taken_ns = tcp->data_thread.now_ns;
   kvf_list_remove(&conn->in_conns);
   kvf_list_push_back(&tcp->serving, &conn->in_conns);
   uint8_t proof[KVF_DATA_READY_BYTES_MAX];
@@ -593,13 +593,13 @@ static void conn_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 
 static void no_room(kvf_tcp *tcp, const kvf_address *peer)
 {
-  kvf_driven_log(&tcp->driven, KVF_LOG_ERROR, KVF_NO_MEMORY, peer, "connection closed: no memory for it");
-  tcp->driven.host.connection(tcp->driven.host.context, KVF_NO_MEMORY);
+  kvf_data_thread_log(&tcp->data_thread, KVF_LOG_ERROR, KVF_NO_MEMORY, peer, "connection closed: no memory for it");
+  tcp->data_thread.host.connection(tcp->data_thread.host.context, KVF_NO_MEMORY);
 }
 
 static void make_room_for_stranger(kvf_tcp *tcp)
 {
-  if (tcp->strangers.count > tcp->driven.config.connections_max / KVF_TCP_GREETING_SHARE) {
+  if (tcp->strangers.count > tcp->data_thread.config.connections_max / KVF_TCP_GREETING_SHARE) {
     kvf_tcp_conn *victim = KVF_CONTAINER_OF(kvf_crowd_victim(&tcp->strangers), kvf_tcp_conn, place);
     conn_close(tcp, victim, KVF_LOG_WARN, KVF_LIMIT, "too many connections have not proved their key");
   }
@@ -607,7 +607,7 @@ static void make_room_for_stranger(kvf_tcp *tcp)
 
 static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
 {
-  tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
+  tcp->data_thread.host.connection(tcp->data_thread.host.context, KVF_OK);
   kvf_tcp_conn *conn = calloc(1, sizeof(*conn));
   if (conn == NULL) {
     kvf_own_fd_close(fd);
@@ -618,8 +618,8 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
   kvf_list_init(&conn->requests);
   conn->source.ready = conn_ready;
   conn->peer = *peer;
-  conn->deadline_ns = kvf_time_add(tcp->driven.now_ns, kvf_ms_to_ns(tcp->driven.config.handshake_timeout_ms));
-  const kvf_tls_use *tls = &tcp->driven.config.tls;
+  conn->deadline_ns = kvf_time_add(tcp->data_thread.now_ns, kvf_ms_to_ns(tcp->data_thread.config.handshake_timeout_ms));
+  const kvf_tls_use *tls = &tcp->data_thread.config.tls;
   if (kvf_tcp_stream_open(&conn->stream, fd, STRANGER_IN_BYTES, OUT_BYTES,
                           kvf_tls_is_due(tls, peer) ? tls->context : NULL, false) != KVF_OK) {
     free(conn);
@@ -647,8 +647,9 @@ static void admit(kvf_tcp *tcp, int fd, const kvf_address *peer)
 /* Reset before its turn came. */
 static void count_reset(kvf_tcp *tcp, const kvf_address *peer)
 {
-  kvf_driven_log(&tcp->driven, KVF_LOG_INFO, KVF_PEER_DOWN, peer, "connection closed: %s", strerror(ECONNRESET));
-  tcp->driven.host.connection(tcp->driven.host.context, KVF_PEER_DOWN);
+  kvf_data_thread_log(&tcp->data_thread, KVF_LOG_INFO, KVF_PEER_DOWN, peer, "connection closed: %s",
+                      strerror(ECONNRESET));
+  tcp->data_thread.host.connection(tcp->data_thread.host.context, KVF_PEER_DOWN);
 }
 
 bool kvf_tcp_watch_listeners(kvf_tcp *tcp, uint32_t events)
@@ -672,16 +673,16 @@ static void accept_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
       admit(tcp, fd, &peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       /* The listener stays readable: look away for a while, rather than to spin. */
-      kvf_driven_log(&tcp->driven, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s",
-                     strerror(errno));
+      kvf_data_thread_log(&tcp->data_thread, KVF_LOG_ERROR, KVF_SYSTEM, &tcp->listen, "cannot accept connections: %s",
+                          strerror(errno));
       if (kvf_tcp_watch_listeners(tcp, 0)) {
-        tcp->accept_again_ns = kvf_time_add(tcp->driven.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
+        tcp->accept_again_ns = kvf_time_add(tcp->data_thread.now_ns, KVF_TCP_ACCEPT_PAUSE_NS);
       }
       return;
     } else if (errno == EAGAIN) {
       return;
     } else if (errno == ECONNABORTED) {
-      tcp->driven.host.connection(tcp->driven.host.context, KVF_OK);
+      tcp->data_thread.host.connection(tcp->data_thread.host.context, KVF_OK);
       count_reset(tcp, &peer);
     }
   }

@@ -4,14 +4,14 @@
 #ifndef KVF_TRANSPORT_TCP_SERVER_H
 #define KVF_TRANSPORT_TCP_SERVER_H
 
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 #include "wire/data_message.h"
 
 /* A READ that has come and not been answered. */
 typedef struct kvf_tcp_request {
   kvf_list in_requests;
   bool cancelled;
-  kvf_want want;
+  kvf_read_selection selection;
   kvf_transfer transfer;
   kvf_transfer_item items[]; /* its own */
 } kvf_tcp_request;

@@ -9,8 +9,8 @@
 #include <sys/epoll.h>
 
 #include "memory/memory.h"
-#include "transport/tcp/link.h"
 #include "transport/tcp/server.h"
+#include "transport/tcp/tcp_link.h"
 #include "transport/thread.h"
 #include "wire/data_message.h"
 #include "wire/fields.h"
@@ -24,9 +24,9 @@
 static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, bool calling)
 {
   bool left = false;
-  tcp->driven.now_ns = kvf_clock_now();
+  tcp->data_thread.now_ns = kvf_clock_now();
   if (count > 0 && !calling) { /* else its own thread would poll for what callers do */
-    tcp->driven.busy_ns = tcp->driven.now_ns;
+    tcp->data_thread.busy_ns = tcp->data_thread.now_ns;
     tcp->is_bulk = false;
   }
 
@@ -35,7 +35,7 @@ static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, boo
     if (calling && (source == NULL || !source->is_for_callers)) {
       left = true;
     } else if (source == NULL) {
-      kvf_commands_drain(&tcp->driven.commands);
+      kvf_commands_drain(&tcp->data_thread.commands);
     } else {
       source->ready(tcp, source, events[i].events);
     }
@@ -45,36 +45,37 @@ static bool serve(kvf_tcp *tcp, const struct epoll_event *events, int count, boo
 
 static bool may_spin(const kvf_tcp *tcp)
 {
-  return kvf_driven_may_spin(&tcp->driven) && (!tcp->is_bulk || tcp->driven.now_ns >= tcp->yield_again_ns);
+  return kvf_data_thread_may_spin(&tcp->data_thread) &&
+         (!tcp->is_bulk || tcp->data_thread.now_ns >= tcp->yield_again_ns);
 }
 
 /* Waits for events, or commands, and serves them. False: the transport is closing and all commands have been run. */
 static bool turn(kvf_tcp *tcp, uint64_t due_ns)
 {
-  kvf_idleness idleness = kvf_commands_rest(&tcp->driven.commands);
+  kvf_idleness idleness = kvf_commands_rest(&tcp->data_thread.commands);
   if (idleness == KVF_STOPPED) {
     return false;
   }
   struct epoll_event events[EVENTS_MAX];
   int count;
   if (idleness == KVF_IDLE && !may_spin(tcp)) {
-    count = kvf_driven_wait(&tcp->driven, events, EVENTS_MAX, due_ns);
+    count = kvf_data_thread_wait(&tcp->data_thread, events, EVENTS_MAX, due_ns);
   } else {
     /* Whoever is to send more of a large chunk, or to take it, may have been given this core, and moves more at once
      * the longer it has it. */
     if (idleness == KVF_IDLE && tcp->is_bulk) {
       tcp->yield_again_ns = kvf_thread_yield();
     }
-    count = epoll_wait(tcp->driven.epoll_fd, events, EVENTS_MAX, 0);
+    count = epoll_wait(tcp->data_thread.epoll_fd, events, EVENTS_MAX, 0);
   }
-  kvf_commands_woken(&tcp->driven.commands);
+  kvf_commands_woken(&tcp->data_thread.commands);
   (void)serve(tcp, events, count, false);
   return true;
 }
 
 static uint64_t tick(kvf_tcp *tcp)
 {
-  uint64_t due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_driven_links_tick(&tcp->driven, "handshake"));
+  uint64_t due_ns = kvf_time_min(kvf_tcp_server_tick(tcp), kvf_data_thread_links_tick(&tcp->data_thread, "handshake"));
   kvf_tcp_server_reap(tcp);
   return due_ns;
 }
@@ -82,12 +83,12 @@ static uint64_t tick(kvf_tcp *tcp)
 static void *thread_main(void *argument)
 {
   kvf_tcp *tcp = argument;
-  (void)pthread_mutex_lock(&tcp->driven.lock);
+  (void)pthread_mutex_lock(&tcp->data_thread.lock);
   do {
-    (void)kvf_commands_run(&tcp->driven.commands, tcp, &tcp->driven.now_ns);
+    (void)kvf_commands_run(&tcp->data_thread.commands, tcp, &tcp->data_thread.now_ns);
   } while (turn(tcp, tick(tcp)));
-  (void)pthread_mutex_unlock(&tcp->driven.lock);
-  assert(kvf_list_is_empty(&tcp->driven.links));
+  (void)pthread_mutex_unlock(&tcp->data_thread.lock);
+  assert(kvf_list_is_empty(&tcp->data_thread.links));
   return NULL;
 }
 
@@ -95,14 +96,14 @@ static void *thread_main(void *argument)
 static bool tcp_assist(kvf_transport *transport)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  if (kvf_driven_has_small(&tcp->driven) && kvf_driven_take(&tcp->driven)) {
+  if (kvf_data_thread_has_small(&tcp->data_thread) && kvf_data_thread_take(&tcp->data_thread)) {
     struct epoll_event events[EVENTS_MAX];
-    bool asked = !kvf_commands_run(&tcp->driven.commands, tcp, &tcp->driven.now_ns);
-    int count = epoll_wait(tcp->driven.epoll_fd, events, EVENTS_MAX, 0);
+    bool asked = !kvf_commands_run(&tcp->data_thread.commands, tcp, &tcp->data_thread.now_ns);
+    int count = epoll_wait(tcp->data_thread.epoll_fd, events, EVENTS_MAX, 0);
     bool left = serve(tcp, events, count, true);
-    kvf_driven_leave(&tcp->driven, asked, tick(tcp), left);
+    kvf_data_thread_leave(&tcp->data_thread, asked, tick(tcp), left);
   }
-  return kvf_driven_has_small(&tcp->driven);
+  return kvf_data_thread_has_small(&tcp->data_thread);
 }
 
 /* ---- open and close ---- */
@@ -112,7 +113,7 @@ static bool tcp_assist(kvf_transport *transport)
 /* At the first port from address.port on that is free, at both addresses if there are two. */
 static kvf_status listen_at_both(kvf_tcp *tcp, kvf_address address, char *message)
 {
-  const kvf_transport_config *config = &tcp->driven.config;
+  const kvf_transport_config *config = &tcp->data_thread.config;
   const uint32_t timeout_ms = config->handshake_timeout_ms;
   kvf_address other = config->listen_other;
   kvf_address bound;
@@ -139,7 +140,7 @@ static kvf_status listen_at_both(kvf_tcp *tcp, kvf_address address, char *messag
 
 static kvf_status listen_at(kvf_tcp *tcp, kvf_address address, char *message)
 {
-  const kvf_transport_config *config = &tcp->driven.config;
+  const kvf_transport_config *config = &tcp->data_thread.config;
   kvf_status status = listen_at_both(tcp, address, message);
   if (status == KVF_ADDRESS_IN_USE && config->data_port_first > 0) {
     char of_last[KVF_MESSAGE_BYTES_MAX];
@@ -155,15 +156,15 @@ static kvf_status listen_at(kvf_tcp *tcp, kvf_address address, char *message)
 
 static kvf_status listen_on(kvf_tcp *tcp, char *message)
 {
-  if (tcp->driven.config.listen[0] == '\0') {
+  if (tcp->data_thread.config.listen[0] == '\0') {
     return KVF_OK;
   }
   kvf_address address;
-  kvf_status status = kvf_address_resolve(tcp->driven.config.listen, NULL, &address, message);
+  kvf_status status = kvf_address_resolve(tcp->data_thread.config.listen, NULL, &address, message);
   if (status != KVF_OK) {
     return status;
   }
-  address.port = tcp->driven.config.data_port_first;
+  address.port = tcp->data_thread.config.data_port_first;
   status = listen_at(tcp, address, message);
   if (status != KVF_OK) {
     return status;
@@ -171,7 +172,7 @@ static kvf_status listen_on(kvf_tcp *tcp, char *message)
   /* Accepted sockets inherit them; set here, they count for the window that the handshake agrees on. */
   for (size_t i = 0; i < KVF_TCP_LISTENERS_MAX; i++) {
     if (tcp->listeners[i].fd >= 0) {
-      kvf_socket_set_buffers(tcp->listeners[i].fd, tcp->driven.config.tcp_buffer_bytes);
+      kvf_socket_set_buffers(tcp->listeners[i].fd, tcp->data_thread.config.tcp_buffer_bytes);
     }
   }
   return kvf_tcp_watch_listeners(tcp, EPOLLIN)
@@ -202,7 +203,7 @@ static void memory_free(kvf_tcp_memory *memory)
 static void destroy(kvf_tcp *tcp)
 {
   close_listeners(tcp);
-  kvf_driven_free(&tcp->driven);
+  kvf_data_thread_free(&tcp->data_thread);
   memory_free(tcp->memory);
   free(tcp);
 }
@@ -216,23 +217,23 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
     return kvf_fail(KVF_NO_MEMORY, message, "tcp: %s", strerror(ENOMEM));
   }
   kvf_tcp_server_init(tcp);
-  tcp->driven.close_link = kvf_tcp_link_close;
+  tcp->data_thread.close_link = kvf_tcp_link_close;
   kvf_status status =
-      kvf_driven_open(&tcp->driven, &kvf_transport_tcp_rail, config, host, KVF_TCP_LOG_LINES_PER_S, message);
+      kvf_data_thread_open(&tcp->data_thread, &kvf_transport_tcp_rail, config, host, KVF_TCP_LOG_LINES_PER_S, message);
   status = status == KVF_OK ? listen_on(tcp, message) : status;
-  status = status == KVF_OK ? kvf_driven_start(&tcp->driven, "kvf-tcp", thread_main, message) : status;
+  status = status == KVF_OK ? kvf_data_thread_start(&tcp->data_thread, "kvf-tcp", thread_main, message) : status;
   if (status != KVF_OK) {
     destroy(tcp);
     return status;
   }
-  *out = &tcp->driven.base;
+  *out = &tcp->data_thread.base;
   return KVF_OK;
 }
 
 static void tcp_close(kvf_transport *transport)
 {
   kvf_tcp *tcp = kvf_tcp_of(transport);
-  kvf_driven_stop(&tcp->driven);
+  kvf_data_thread_stop(&tcp->data_thread);
   kvf_tcp_server_close(tcp);
   destroy(tcp);
 }
@@ -243,7 +244,7 @@ static void run_set_memory(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
   tcp->memory = KVF_CONTAINER_OF(command, kvf_tcp_memory, set);
-  kvf_driven_use_memory(&tcp->driven, tcp->memory->pages);
+  kvf_data_thread_use_memory(&tcp->data_thread, tcp->memory->pages);
 }
 
 /* NULL: no memory. */
@@ -274,19 +275,19 @@ static kvf_status tcp_set_memory(kvf_transport *transport, const kvf_transport_m
   if (memory == NULL) {
     return KVF_NO_MEMORY;
   }
-  kvf_commands_lock(&tcp->driven.commands);
+  kvf_commands_lock(&tcp->data_thread.commands);
   bool taken = tcp->has_memory;
   if (!taken) {
     tcp->has_memory = true;
     tcp->has_checksums = given->checksums_count > 0;
-    kvf_commands_post(&tcp->driven.commands, &memory->set);
+    kvf_commands_post(&tcp->data_thread.commands, &memory->set);
   }
-  kvf_commands_unlock(&tcp->driven.commands);
+  kvf_commands_unlock(&tcp->data_thread.commands);
   if (taken) {
     memory_free(memory);
     return KVF_EXISTS;
   }
-  kvf_thread_move(tcp->driven.thread, given->near_cpus);
+  kvf_thread_move(tcp->data_thread.thread, given->near_cpus);
   return KVF_OK;
 }
 
@@ -298,16 +299,16 @@ static kvf_status clear_memory(void *owner, void *argument)
   kvf_tcp_links_clear(tcp);
   memory_free(tcp->memory);
   tcp->memory = NULL;
-  kvf_driven_use_memory(&tcp->driven, NULL);
-  kvf_commands_lock(&tcp->driven.commands);
+  kvf_data_thread_use_memory(&tcp->data_thread, NULL);
+  kvf_commands_lock(&tcp->data_thread.commands);
   tcp->has_memory = false;
-  kvf_commands_unlock(&tcp->driven.commands);
+  kvf_commands_unlock(&tcp->data_thread.commands);
   return KVF_OK;
 }
 
 static void tcp_clear_memory(kvf_transport *transport)
 {
-  (void)kvf_commands_ask(&kvf_tcp_of(transport)->driven.commands, clear_memory, NULL);
+  (void)kvf_commands_ask(&kvf_tcp_of(transport)->data_thread.commands, clear_memory, NULL);
 }
 
 /* ---- description ---- */
@@ -318,10 +319,10 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   if (tcp->listen.port == 0) {
     return KVF_INVALID;
   }
-  kvf_commands_lock(&tcp->driven.commands);
+  kvf_commands_lock(&tcp->data_thread.commands);
   bool has_checksums = tcp->has_checksums;
-  kvf_commands_unlock(&tcp->driven.commands);
-  kvf_tcp_description description = {KVF_TCP_DESCRIPTION_MAGIC, tcp->listen.port, tcp->driven.config.incarnation,
+  kvf_commands_unlock(&tcp->data_thread.commands);
+  kvf_tcp_description description = {KVF_TCP_DESCRIPTION_MAGIC, tcp->listen.port, tcp->data_thread.config.incarnation,
                                      has_checksums ? 1 : 0};
   kvf_codec codec = kvf_writer_of(out, capacity);
   kvf_tcp_description_code(&codec, &description);
@@ -343,8 +344,8 @@ const kvf_transport_ops kvf_transport_tcp_rail = {
     .clear_memory = tcp_clear_memory,
     .describe = tcp_describe,
     .connect = kvf_tcp_connect,
-    .disconnect = kvf_driven_disconnect,
+    .disconnect = kvf_data_thread_disconnect,
     .read = kvf_tcp_read_start,
-    .cancel = kvf_driven_read_cancel,
+    .cancel = kvf_data_thread_read_cancel,
     .assist = tcp_assist,
 };

@@ -208,7 +208,7 @@ void kvf_ucx_get_start(kvf_ucx_batch *batch, const kvf_ucx_link *link, uint32_t 
   if (link->has_messages) {
     ask_for(next, link, memory, offset);
   } else {
-    const uint32_t at = memory == KVF_UCX_MEMORY_TABLE ? kvf_paging_regions(link->driven.pages) : memory;
+    const uint32_t at = memory == KVF_UCX_MEMORY_TABLE ? kvf_paging_regions(link->common.pages) : memory;
     get(next, link, link->bases[at] + offset, link->keys[at], mem);
   }
 }

@@ -4,7 +4,7 @@
 #ifndef KVF_TRANSPORT_UCX_GET_H
 #define KVF_TRANSPORT_UCX_GET_H
 
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 /* It is zeroed. */
 void kvf_ucx_batch_init(kvf_ucx_batch *batch, kvf_ucx *ucx, void (*ready)(kvf_ucx *ucx, kvf_ucx_batch *batch));

@@ -168,7 +168,7 @@ size_t kvf_ucx_answers_pack(kvf_ucx_message *message, size_t offset, uint8_t *to
       offset -= part_bytes;
       continue;
     }
-    packed += pack_part(message->ucx->driven.memory, part, offset, to + packed, bytes_max - packed);
+    packed += pack_part(message->ucx->data_thread.memory, part, offset, to + packed, bytes_max - packed);
     offset = 0;
   }
   return packed;
@@ -293,7 +293,7 @@ static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_
   (void)header;
   (void)header_bytes;
   if ((param->recv_attr & KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0 ||
-      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->driven.memory == NULL ||
+      (param->recv_attr & KVF_UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || ucx->data_thread.memory == NULL ||
       bytes > (size_t)KVF_UCX_ASKS_MAX * KVF_UCX_ASK_BYTES) {
     return KVF_UCS_OK;
   }
@@ -302,7 +302,7 @@ static kvf_ucs_status on_asks(void *argument, const void *header, size_t header_
     if (kvf_ucx_ask_read((const uint8_t *)data + at, KVF_UCX_ASK_BYTES, &ask) != KVF_OK) {
       continue;
     }
-    const kvf_ucx_part part = part_of(ucx->driven.memory, &ask);
+    const kvf_ucx_part part = part_of(ucx->data_thread.memory, &ask);
     answering = message_for(ucx, answering, &part, param->reply_ep);
     if (answering != NULL) {
       answering->parts[answering->count++] = part;

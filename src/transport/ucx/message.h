@@ -3,7 +3,7 @@
 #ifndef KVF_TRANSPORT_UCX_MESSAGE_H
 #define KVF_TRANSPORT_UCX_MESSAGE_H
 
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 /* One answer of a message, and the bytes before it. */
 typedef struct kvf_ucx_part {

@@ -10,9 +10,9 @@
 #include "transport/socket.h"
 #include "transport/thread.h"
 #include "transport/ucx/get.h"
-#include "transport/ucx/link.h"
-#include "transport/ucx/memory.h"
 #include "transport/ucx/message.h"
+#include "transport/ucx/ucx_link.h"
+#include "transport/ucx/ucx_memory.h"
 
 #define EVENTS_MAX 8
 #define UCX_ADDS_BYTES 256    /* to a message, at most; far less */
@@ -117,7 +117,7 @@ static kvf_status rooms_open(kvf_ucx *ucx, char *message)
 static kvf_status open_ucx(void *owner, void *message)
 {
   kvf_ucx *ucx = owner;
-  kvf_status status = kvf_ucx_load(ucx->driven.config.ucx_library, &ucx->api, message);
+  kvf_status status = kvf_ucx_load(ucx->data_thread.config.ucx_library, &ucx->api, message);
   status = status == KVF_OK ? context_open(ucx, message) : status;
   status = status == KVF_OK ? kvf_ucx_messages_open(ucx, message) : status;
   status = status == KVF_OK ? kvf_ucx_worker_open(ucx, &ucx->reader, message) : status;
@@ -168,7 +168,7 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
 {
   kvf_ucs_status status = worker == NULL ? KVF_UCS_OK : ucx->api->worker_arm(worker);
   if (status != KVF_UCS_OK && status != KVF_UCS_ERR_BUSY) {
-    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->driven.now_ns, POLL_NS));
+    *due_ns = kvf_time_min(*due_ns, kvf_time_add(ucx->data_thread.now_ns, POLL_NS));
     return true;
   }
   return status == KVF_UCS_OK;
@@ -176,38 +176,38 @@ static bool arm(const kvf_ucx *ucx, kvf_ucp_worker worker, uint64_t *due_ns)
 
 static bool may_wait(const kvf_ucx *ucx, uint64_t *due_ns)
 {
-  return !kvf_driven_may_spin(&ucx->driven) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
+  return !kvf_data_thread_may_spin(&ucx->data_thread) && arm(ucx, ucx->reader, due_ns) && arm(ucx, ucx->server, due_ns);
 }
 
 /* Waits for events or commands. False: the transport is closing, and nothing is left. */
 static bool turn(kvf_ucx *ucx, bool was_busy, uint64_t due_ns)
 {
-  kvf_idleness idleness = kvf_commands_rest(&ucx->driven.commands);
-  if (idleness == KVF_STOPPED && kvf_list_is_empty(&ucx->driven.links)) {
+  kvf_idleness idleness = kvf_commands_rest(&ucx->data_thread.commands);
+  if (idleness == KVF_STOPPED && kvf_list_is_empty(&ucx->data_thread.links)) {
     return false;
   }
   bool is_idle = !was_busy && idleness != KVF_BUSY;
   if (is_idle && may_wait(ucx, &due_ns)) {
     struct epoll_event events[EVENTS_MAX];
-    int count = kvf_driven_wait(&ucx->driven, events, EVENTS_MAX, due_ns);
+    int count = kvf_data_thread_wait(&ucx->data_thread, events, EVENTS_MAX, due_ns);
     for (int i = 0; i < count; i++) {
       if (events[i].data.ptr == NULL) {
-        kvf_commands_drain(&ucx->driven.commands);
+        kvf_commands_drain(&ucx->data_thread.commands);
       }
     }
   }
-  kvf_commands_woken(&ucx->driven.commands);
+  kvf_commands_woken(&ucx->data_thread.commands);
   return true;
 }
 
 /* What has come of UCX's work. Whether there was something, or there may be more right now. */
 static bool act(kvf_ucx *ucx, bool busy, uint64_t *due_ns)
 {
-  ucx->driven.now_ns = kvf_clock_now();
+  ucx->data_thread.now_ns = kvf_clock_now();
   busy = run_ready(ucx) || busy;
   busy = kvf_ucx_links_run(ucx) || busy;
   *due_ns = kvf_time_min(kvf_ucx_links_tick(ucx), kvf_ucx_reads_tick(ucx));
-  *due_ns = kvf_time_min(*due_ns, kvf_driven_links_tick(&ucx->driven, "answer"));
+  *due_ns = kvf_time_min(*due_ns, kvf_data_thread_links_tick(&ucx->data_thread, "answer"));
   busy = ucx->has_called || busy;
   ucx->has_called = false;
   return busy;
@@ -218,17 +218,17 @@ static void *thread_main(void *argument)
   kvf_ucx *ucx = argument;
   bool busy;
   uint64_t due_ns;
-  (void)pthread_mutex_lock(&ucx->driven.lock);
+  (void)pthread_mutex_lock(&ucx->data_thread.lock);
   do {
-    busy = kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
+    busy = kvf_commands_run(&ucx->data_thread.commands, ucx, &ucx->data_thread.now_ns);
     busy = progress(ucx, ucx->reader) || busy;
     busy = progress(ucx, ucx->server) || busy;
     busy = act(ucx, busy, &due_ns);
     if (busy) {
-      ucx->driven.busy_ns = ucx->driven.now_ns;
+      ucx->data_thread.busy_ns = ucx->data_thread.now_ns;
     }
   } while (turn(ucx, busy, due_ns));
-  (void)pthread_mutex_unlock(&ucx->driven.lock);
+  (void)pthread_mutex_unlock(&ucx->data_thread.lock);
   close_ucx(ucx);
   return NULL;
 }
@@ -239,7 +239,7 @@ static void *thread_main(void *argument)
 static bool is_asked(const kvf_ucx *ucx)
 {
   struct epoll_event events[EVENTS_MAX];
-  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->driven.epoll_fd, events, EVENTS_MAX, 0);
+  int count = ucx->server == NULL ? 0 : epoll_wait(ucx->data_thread.epoll_fd, events, EVENTS_MAX, 0);
   for (int i = 0; i < count; i++) {
     if (events[i].data.ptr == ucx->server) {
       return true;
@@ -252,23 +252,23 @@ static bool is_asked(const kvf_ucx *ucx)
 static bool ucx_assist(kvf_transport *transport)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  if (kvf_driven_has_small(&ucx->driven) && kvf_driven_take(&ucx->driven)) {
+  if (kvf_data_thread_has_small(&ucx->data_thread) && kvf_data_thread_take(&ucx->data_thread)) {
     uint64_t due_ns = KVF_TIME_NEVER;
-    bool asked = !kvf_commands_run(&ucx->driven.commands, ucx, &ucx->driven.now_ns);
+    bool asked = !kvf_commands_run(&ucx->data_thread.commands, ucx, &ucx->data_thread.now_ns);
     bool busy = true;
     for (int i = 0; busy && i < ASSIST_TURNS; i++) {
       busy = act(ucx, progress(ucx, ucx->reader), &due_ns);
     }
-    kvf_driven_leave(&ucx->driven, asked, due_ns, busy || is_asked(ucx));
+    kvf_data_thread_leave(&ucx->data_thread, asked, due_ns, busy || is_asked(ucx));
   }
-  return kvf_driven_has_small(&ucx->driven);
+  return kvf_data_thread_has_small(&ucx->data_thread);
 }
 
 /* ---- open and close ---- */
 
 static void init(kvf_ucx *ucx)
 {
-  ucx->driven.close_link = kvf_ucx_link_close;
+  ucx->data_thread.close_link = kvf_ucx_link_close;
   kvf_list_init(&ucx->troubled);
   kvf_list_init(&ucx->ready);
   kvf_list_init(&ucx->leaving);
@@ -280,21 +280,21 @@ static void init(kvf_ucx *ucx)
 
 static void destroy(kvf_ucx *ucx)
 {
-  kvf_driven_free(&ucx->driven);
+  kvf_data_thread_free(&ucx->data_thread);
   free(ucx);
 }
 
 static kvf_status open_in_thread(kvf_ucx *ucx, char *message)
 {
   char said[KVF_MESSAGE_BYTES_MAX] = "";
-  kvf_status status = kvf_driven_start(&ucx->driven, "kvf-ucx", thread_main, message);
+  kvf_status status = kvf_data_thread_start(&ucx->data_thread, "kvf-ucx", thread_main, message);
   if (status != KVF_OK) {
     return status;
   }
-  status = kvf_commands_ask(&ucx->driven.commands, open_ucx, said);
+  status = kvf_commands_ask(&ucx->data_thread.commands, open_ucx, said);
   if (status != KVF_OK) {
     (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "ucx: %.*s", KVF_MESSAGE_BYTES_MAX - 6, said);
-    kvf_driven_stop(&ucx->driven);
+    kvf_data_thread_stop(&ucx->data_thread);
   }
   return status;
 }
@@ -316,20 +316,21 @@ static kvf_status ucx_open(const kvf_transport_config *config, const kvf_transpo
   }
   init(ucx);
   ucx->is_loopback = config->listen[0] == '\0' ? !config->has_key : kvf_address_is_loopback(&listen);
-  kvf_status status = kvf_driven_open(&ucx->driven, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S, message);
+  kvf_status status =
+      kvf_data_thread_open(&ucx->data_thread, &kvf_transport_ucx, config, host, KVF_UCX_LOG_LINES_PER_S, message);
   status = status == KVF_OK ? open_in_thread(ucx, message) : status;
   if (status != KVF_OK) {
     destroy(ucx);
     return status;
   }
-  *out = &ucx->driven.base;
+  *out = &ucx->data_thread.base;
   return KVF_OK;
 }
 
 static void ucx_close(kvf_transport *transport)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
-  kvf_driven_stop(&ucx->driven);
+  kvf_data_thread_stop(&ucx->data_thread);
   destroy(ucx);
 }
 
@@ -338,7 +339,7 @@ static bool is_known(uint32_t kind)
   return kind == KVF_MEMORY_HOST || kind == KVF_MEMORY_CUDA;
 }
 
-/* Of CUDA's, where UCX knows it (memory.c) and the network reads memory by itself (link.c). */
+/* Of CUDA's, where UCX knows it (ucx_memory.c) and the network reads memory by itself (ucx_link.c). */
 static bool ucx_serves(uint32_t theirs, uint32_t ours)
 {
   return is_known(theirs) && is_known(ours);
@@ -353,8 +354,8 @@ const kvf_transport_ops kvf_transport_ucx = {
     .clear_memory = kvf_ucx_clear_memory,
     .describe = kvf_ucx_describe,
     .connect = kvf_ucx_connect,
-    .disconnect = kvf_driven_disconnect,
+    .disconnect = kvf_data_thread_disconnect,
     .read = kvf_ucx_read_start,
-    .cancel = kvf_driven_read_cancel,
+    .cancel = kvf_data_thread_read_cancel,
     .assist = ucx_assist,
 };

@@ -98,8 +98,44 @@ TEST(every_option_takes_its_default)
       assert_string_not_equal(kvf_option_at(i)->name, info->name);
     }
   }
-  assert_int_equal(count, 48);
+  assert_int_equal(count, 43);
   assert_null(kvf_option_at(UINT32_MAX));
+}
+
+static void count_line(void *context, kvf_log_level level, const char *line)
+{
+  assert_int_equal(level, KVF_LOG_WARN);
+  assert_non_null(strstr(line, "has no effect any more"));
+  assert_true(strstr(line, "backoff_min_ms") != NULL || strstr(line, "chunks_in_flight") != NULL);
+  ++*(uint32_t *)context;
+}
+
+/* Their values count no more, not even a wrong one; each that was set is warned of once. */
+TEST(options_that_are_gone_are_taken_with_a_warning)
+{
+  static const char *const names[] = {"breaker_cooldown_ms", "breaker_cooldown_max_ms", "backoff_min_ms",
+                                      "backoff_max_ms", "chunks_in_flight"};
+  const kvf_config before = defaults();
+  uint32_t lines = 0;
+  const kvf_logger logger = {.fn = count_line, .context = &lines, .level = KVF_LOG_WARN};
+  kvf_config config = before;
+  kvf_config_log_gone(&config, &logger);
+  assert_int_equal(lines, 0);
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    assert_set(names[i], "2");
+    assert_set(names[i], "soon");
+    for (unsigned j = 0; kvf_option_at(j) != NULL; j++) {
+      assert_string_not_equal(kvf_option_at(j)->name, names[i]);
+    }
+  }
+  for (size_t i = 2; i < sizeof(names) / sizeof(names[0]); i += 2) {
+    assert_int_equal(kvf_config_set(&config, names[i], "1", NULL), KVF_OK);
+    assert_int_equal(kvf_config_set(&config, names[i], "", NULL), KVF_OK);
+  }
+  kvf_config_log_gone(&config, &logger);
+  assert_int_equal(lines, 2);
+  config.options_gone = 0;
+  assert_memory_equal(&config, &before, sizeof(config));
 }
 
 /* Two options that shared a field would undo each other. */

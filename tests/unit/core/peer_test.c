@@ -535,7 +535,7 @@ SCENE(a_peer_of_two_addresses_is_one_peer, "control two hold=dials",
       "request 3 C > dial P0 at v4\n"
       "peers > 127.0.0.1:180 x1 -control; P0 x2 -control\n")
 
-SCENE(a_known_peer_s_other_address_is_learnt, "control two hold=dials",
+SCENE(a_static_peer_s_other_address_is_learnt, "control two hold=dials",
       "know P0 > dial P0\n"
       "accept P0 > dial P0; D hangs up on P0\n"
       "accept P0\n"
@@ -584,7 +584,7 @@ SCENE(silence_is_noticed_from_time_zero_on, "control start_ms=0 published",
 /* ---- peers that the node dials on its own ---- */
 
 /* Who answers there? Then it is dialed by its name, and at the first load its link is up. */
-SCENE(known_peer_is_ready_before_anybody_asks, HELD "published",
+SCENE(static_peer_is_ready_before_anybody_asks, HELD "published",
       "know P0 > dial P0\n"
       "accept P0 > dial P0; D hangs up on P0\n"
       "stats D peer_handshakes > 0\n"
@@ -595,7 +595,7 @@ SCENE(known_peer_is_ready_before_anybody_asks, HELD "published",
       "stats D peer_handshakes > 1\n")
 
 /* Nobody waits for it, and it would be said each time. */
-SCENE(known_peer_that_offers_no_usable_link_is_left_in_peace, HELD "offers=local",
+SCENE(static_peer_that_offers_no_usable_link_is_left_in_peace, HELD "offers=local",
       "know P0 > dial P0\n"
       "accept P0 > dial P0; D hangs up on P0\n"
       "accept P0 > open 1 P0 local\n"
@@ -604,13 +604,13 @@ SCENE(known_peer_that_offers_no_usable_link_is_left_in_peace, HELD "offers=local
       "+3000 > ping P0\n"
       "log D\n")
 
-SCENE(control_node_opens_no_link_to_a_known_peer, "control hold=dials,links",
+SCENE(control_node_opens_no_link_to_a_static_peer, "control hold=dials,links",
       "know P0 > dial P0\n"
       "accept P0 > dial P0; D hangs up on P0\n"
       "accept P0\n"
       "stats D peer_handshakes > 1\n")
 
-SCENE(known_peer_is_dialed_until_it_is_there_and_after_each_restart, HELD,
+SCENE(static_peer_is_dialed_until_it_is_there_and_after_each_restart, HELD,
       "know P0 > dial P0\n"
       "refuse P0\n"
       "+1100 > dial P0\n"
@@ -626,7 +626,7 @@ SCENE(known_peer_is_dialed_until_it_is_there_and_after_each_restart, HELD,
       "accept P0 > open 2 P0 local\n"
       "stats D peer_handshakes > 2\n")
 
-SCENE(known_peers_go_with_the_memory, HELD "published",
+SCENE(static_peers_go_with_the_memory, HELD "published",
       "know P0 > dial P0\n"
       "accept P0 > dial P0; D hangs up on P0\n"
       "accept P0 > open 1 P0 local\n"
@@ -636,13 +636,13 @@ SCENE(known_peers_go_with_the_memory, HELD "published",
       "clear D > close 1\n"
       "peers > P0 x0 +control -local -tcp; P0 x0 -control -local -tcp\n")
 
-CLUSTER_TEST(known_peers_are_bounded)
+CLUSTER_TEST(static_peers_are_bounded)
 {
   cluster_open("");
-  for (int i = 0; i < KVF_KNOWN_PEERS_MAX; i++) {
-    assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &c.p[0].address), KVF_OK);
+  for (int i = 0; i < KVF_STATIC_PEERS_MAX; i++) {
+    assert_int_equal(kvf_core_add_static(c.d.core, "p:80", &c.p[0].address), KVF_OK);
   }
-  assert_int_equal(kvf_core_add_known(c.d.core, "p:80", &c.p[0].address), KVF_LIMIT);
+  assert_int_equal(kvf_core_add_static(c.d.core, "p:80", &c.p[0].address), KVF_LIMIT);
 }
 
 /* ---- what is said of them ---- */

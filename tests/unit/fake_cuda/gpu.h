@@ -8,7 +8,7 @@
 
 #include "../../child_process.h"
 #include "fake_cuda.h"
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 #include "memory/memory.h"
 #include "test.h"
 

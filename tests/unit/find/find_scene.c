@@ -73,7 +73,7 @@ static void do_offer(const scene_line *at)
 
 static void do_known(const scene_line *at)
 {
-  assert_int_equal(kvf_core_add_known(c.d.core, scene_word(at, 1), &scene_node(at, 2)->address), KVF_OK);
+  assert_int_equal(kvf_core_add_static(c.d.core, scene_word(at, 1), &scene_node(at, 2)->address), KVF_OK);
 }
 
 static void do_find(const scene_line *at)

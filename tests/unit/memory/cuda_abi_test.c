@@ -1,5 +1,5 @@
-/* What memory/cuda/api.h declares is what CUDA's own header says. Built where it is. */
-#include "memory/cuda/api.h"
+/* What memory/cuda/cuda_api.h declares is what CUDA's own header says. Built where it is. */
+#include "memory/cuda/cuda_api.h"
 #include "test.h"
 
 #include <cuda.h>

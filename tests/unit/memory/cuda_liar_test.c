@@ -13,7 +13,7 @@
 
 static const kvf_memory_ops *const cuda = &kvf_memory_cuda;
 
-/* What travels, and the table in the exporter's memory, as memory/cuda/share.c has them. */
+/* What travels, and the table in the exporter's memory, as memory/cuda/export.c has them. */
 typedef struct shared_region {
   kvf_cu_uuid device;
   uint32_t how;

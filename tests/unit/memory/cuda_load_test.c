@@ -1,5 +1,5 @@
 /* The driver's loader, on the fake driver. A process loads one: what another would find is tried in a child. */
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 
 #include <pthread.h>
 #include <sys/socket.h>

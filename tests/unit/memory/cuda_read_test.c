@@ -7,7 +7,7 @@
 #include "../fake_cuda/gpu.h"
 #include "base/prng.h"
 #include "child_process.h"
-#include "memory/cuda/copy.h"
+#include "memory/cuda/device_copy.h"
 #include "sanitizer.h"
 
 #define RUNS KVF_MEMORY_BATCH_RUNS_MAX

@@ -7,7 +7,7 @@
 #include "base/checksum.h"
 #include "base/prng.h"
 #include "child_process.h"
-#include "memory/cuda/copy.h"
+#include "memory/cuda/device_copy.h"
 #include "sanitizer.h"
 
 #define MIB ((size_t)1 << 20)

@@ -339,24 +339,24 @@ TEST(wants_are_checked)
   kvf_plan_own(&plan, pairs, &d.pages);
   const kvf_transfer_item item = {.position = 3, .remote_block = 1, .local_block = 1};
   const kvf_transfer transfer = {.heads = 4, .items = &item, .items_count = 1};
-  kvf_want want = plan.want;
-  const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .want = &want};
+  kvf_read_selection selection = plan.selection;
+  const kvf_chunk chunk = {.transfer = &transfer, .plan = &plan, .selection = &selection};
   uint64_t bytes = 0;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
   assert_int_equal(bytes, 64);
-  want.splits[0] = 2;
+  selection.splits[0] = 2;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
   assert_int_equal(bytes, 32);
-  want.splits[0] = 3;
+  selection.splits[0] = 3;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
-  want.splits[0] = 0;
+  selection.splits[0] = 0;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
-  want = plan.want;
-  want.deal = (kvf_deal){2, 2, 1};
+  selection = plan.selection;
+  selection.deal = (kvf_deal){2, 2, 1};
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
-  want = plan.want;
-  want.layers = 2;
+  selection = plan.selection;
+  selection.layers = 2;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID); /* it has one */
-  want.layers = 0;
+  selection.layers = 0;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_INVALID);
 }

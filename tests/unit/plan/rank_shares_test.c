@@ -195,7 +195,7 @@ static engine two_stages(uint32_t ranks_each)
 typedef struct reader {
   kvf_part parts[PARTS_MAX];
   kvf_pages pages;
-  kvf_holding own;
+  kvf_rank_layout own;
 } reader;
 
 static void reader_of(reader *r, kvf_share share, const uint32_t *layers, uint32_t count)
@@ -204,7 +204,7 @@ static void reader_of(reader *r, kvf_share share, const uint32_t *layers, uint32
   for (uint32_t i = 0; i < count; i++) {
     r->parts[i].layer = layers[i];
   }
-  r->own = kvf_pages_holding(&r->pages, 0, 1);
+  r->own = kvf_pages_rank_layout(&r->pages, 0, 1);
 }
 
 static kvf_rank_share shares[KVF_RANKS_MAX];
@@ -341,7 +341,7 @@ TEST(regions_are_layers)
   const engine e = two_stages(1);
   kvf_region_layout regions[3] = {{.heads = 1, .heads_total = 1}};
   const kvf_pages pages = {.regions = regions, .regions_count = 3};
-  const kvf_holding own = kvf_pages_holding(&pages, 0, 1);
+  const kvf_rank_layout own = kvf_pages_rank_layout(&pages, 0, 1);
   uint32_t count = 0;
   assert_int_equal(kvf_stage_shares(&pages, &own, e.ranks, e.count, 0, shares, &count, message), KVF_OK);
   assert_int_equal(count, 2);
@@ -419,14 +419,14 @@ TEST(a_rank_must_have_what_is_planned)
   reader r;
   reader_of(&r, (kvf_share){0, 2, 2}, four_layers, 4);
   assert_int_equal(planned(&r, &e, 0), 4);
-  const kvf_holding good = {{2, 2}, {0, 1, 2}, {1, 0, 1}};
+  const kvf_rank_layout good = {{2, 2}, {0, 1, 2}, {1, 0, 1}};
   assert_true(kvf_rank_share_is_held(&shares[2], &r.own, &good));
-  kvf_holding more = good;
+  kvf_rank_layout more = good;
   more.layers = (kvf_layers){1, 9};
   assert_true(kvf_rank_share_is_held(&shares[2], &r.own, &more));
 #define NOT_HELD(change)                                            \
   do {                                                              \
-    kvf_holding bad = good;                                         \
+    kvf_rank_layout bad = good;                                     \
     bad.change;                                                     \
     assert_false(kvf_rank_share_is_held(&shares[2], &r.own, &bad)); \
   } while (0)

@@ -38,7 +38,7 @@ static kvf_chunk chunk_in(const kvf_transfer *moved, const kvf_region *local, co
                           uint32_t count)
 {
   assert_int_equal(make_plan(local, count, remote, count), KVF_OK);
-  return (kvf_chunk){moved, &plan, &plan.want, local};
+  return (kvf_chunk){moved, &plan, &plan.selection, local};
 }
 
 static kvf_transfer transfer; /* of chunk_of() */

@@ -7,7 +7,7 @@
 #include "core/session.h"
 #include "fake_cuda.h"
 #include "kvferry/check.h"
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 #include "pair.h"
 #include "stranger.h"
 #include "test.h"

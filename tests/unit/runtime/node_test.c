@@ -355,7 +355,7 @@ PAIR_TEST(a_required_transport_is_used_alone)
 }
 
 /* The first load finds a connection and a link. */
-PAIR_TEST(a_known_peer_is_connected_before_it_is_needed)
+PAIR_TEST(a_static_peer_is_connected_before_it_is_needed)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   pair_open_node(&p.producer, NULL);

@@ -209,7 +209,7 @@ static void only_live_bytes_are_judged(void **state)
   assert_int_equal(over.verified, 0);
   kvf_checksums_judge(&chunk, &failed);
   assert_int_equal(failed.status, KVF_PEER_DOWN);
-  const kvf_want without = kvf_want_whole(3);
+  const kvf_read_selection without = kvf_read_selection_whole(3);
   const kvf_chunk unverified = {&transfer, &pages->plan, &without, pages->local};
   kvf_checksums_judge(&unverified, &plain);
   assert_int_equal(plain.status, KVF_OK);
@@ -227,7 +227,7 @@ static void who_wants_none_is_sent_none(void **state)
   const bool has_parts = *state == &as_parts;
   const kvf_transfer_item item = {0};
   const kvf_transfer transfer = {.items = &item, .items_count = 1, .heads = 4};
-  const kvf_want without = kvf_want_whole(has_parts ? 10 : 3);
+  const kvf_read_selection without = kvf_read_selection_whole(has_parts ? 10 : 3);
   const kvf_chunk with = chunk_of(&transfer);
   const kvf_chunk plain = {&transfer, &pages->plan, &without, pages->served};
   uint64_t bytes[2];
@@ -325,7 +325,7 @@ static void expect_none(const kvf_pages *peer, uint32_t splits)
   kvf_paging *theirs = kvf_paging_of_link(&spec);
   assert_non_null(theirs);
   assert_int_equal(kvf_paging_pair(theirs, pages, message), KVF_OK);
-  assert_int_equal(theirs->plan.want.splits[0], splits);
+  assert_int_equal(theirs->plan.selection.splits[0], splits);
   assert_int_equal(kvf_paging_lay_out_checksums(theirs), 0);
   assert_false(kvf_paging_agree_on_checksums(theirs, pages, true));
   assert_int_equal(theirs->plan.pairs_count, 3);

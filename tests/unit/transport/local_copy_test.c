@@ -159,7 +159,7 @@ static int scene_open(__attribute__((unused)) void **state)
   const kvf_pages pages = {.regions = &scene.remote, .regions_count = 1};
   char message[KVF_MESSAGE_BYTES_MAX];
   assert_int_equal(kvf_plan_make(&scene.plan, &scene.pair, &pages, &pages, message), KVF_OK);
-  scene.chunk = (kvf_chunk){&scene.transfer, &scene.plan, &scene.plan.want, &scene.local};
+  scene.chunk = (kvf_chunk){&scene.transfer, &scene.plan, &scene.plan.selection, &scene.local};
   scene.copy = (kvf_local_copy){.pid = getpid(),
                                 .imports = &scene.import,
                                 .stop = &fake.stop,

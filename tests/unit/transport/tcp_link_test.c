@@ -1,5 +1,5 @@
 /* How links come up, or do not, with a producer that does what it likes. */
-#include "transport/tcp/link.h"
+#include "transport/tcp/tcp_link.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -6,7 +6,7 @@
 #include "../../allocation.h"
 #include "../../sides/tcp_peer.h"
 #include "test.h"
-#include "transport/tcp/link.h"
+#include "transport/tcp/tcp_link.h"
 
 #define FILL 0x77
 

@@ -136,7 +136,8 @@ SCENE_TEST(refusals_carry_the_reason_and_nothing_else)
 
 SCENE_TEST(heads_are_those_that_were_asked_for)
 {
-  kvf_data_read read = {.read_id = 1, .lease = s.lease->lease, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
+  kvf_data_read read = {
+      .read_id = 1, .lease = s.lease->lease, .heads = 1, .selection = kvf_read_selection_whole(1), .items_count = 1};
   uint8_t body[256];
   size_t bytes;
   read.remote_head = 1; /* the region has one */
@@ -151,8 +152,8 @@ SCENE_TEST(heads_are_those_that_were_asked_for)
   peer_send_read(s.fd, 2, &s.lease->lease, s.items, 1);
   expect_answer(2, s.items, 1);
 
-  read =
-      (kvf_data_read){.read_id = 3, .lease = s.lease->lease, .heads = 1, .want = kvf_want_whole(2), .items_count = 1};
+  read = (kvf_data_read){
+      .read_id = 3, .lease = s.lease->lease, .heads = 1, .selection = kvf_read_selection_whole(2), .items_count = 1};
   assert_int_equal(kvf_data_read_encode(&read, s.items, body, sizeof(body), &bytes), KVF_OK);
   peer_send_frame(s.fd, KVF_FRAME_READ, body, bytes);
   expect_refusal(3, KVF_INVALID); /* it has one layer, and no checksums */

@@ -46,7 +46,7 @@ static int scene_open(__attribute__((unused)) void **state)
     s.memory[side] = calloc(BLOCKS, STRIDE);
     assert_non_null(s.memory[side]);
     s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
-    s.chunks[side] = (kvf_chunk){&s.transfer, &s.plan, &s.plan.want, &s.regions[side]};
+    s.chunks[side] = (kvf_chunk){&s.transfer, &s.plan, &s.plan.selection, &s.regions[side]};
     s.payloads[side] =
         (kvf_tcp_payload){kvf_segments_begin(&s.chunks[side]), (uint64_t)BLOCKS * BLOCK_BYTES, NULL, NULL};
   }

@@ -1,5 +1,5 @@
 /* Opening, describing, memory: what needs no peer. */
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 
 #include "../../held_port.h"
 #include "../../sides/side.h"

@@ -1,6 +1,6 @@
-/* What transport/ucx/api.h declares is what UCX's own headers say. Built where they are. */
+/* What transport/ucx/ucx_api.h declares is what UCX's own headers say. Built where they are. */
 #include "test.h"
-#include "transport/ucx/api.h"
+#include "transport/ucx/ucx_api.h"
 
 #include <ucp/api/ucp.h>
 

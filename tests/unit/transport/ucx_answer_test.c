@@ -36,7 +36,7 @@ static int set_up(void **state)
   kvf_fence_store_live(w->table, SLOT, entry);
   w->memory->table = w->table;
   w->memory->table_slots = SLOTS;
-  w->ucx->driven.memory = w->memory;
+  w->ucx->data_thread.memory = w->memory;
   w->message = (kvf_ucx_message){.ucx = w->ucx, .bytes = WHOLE_BYTES, .count = 4};
   const kvf_ucx_part parts[] = {
       {.token = 1, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_REFUSED},

@@ -5,7 +5,7 @@
 #include "fake_cuda.h"
 #include "fake_ucp.h"
 #include "test.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 
 #define BLOCKS 8
 #define BLOCK_BYTES 4096

@@ -1,6 +1,6 @@
 /* What is said where UCX cannot be loaded, and whose signal handlers the process has where it can. */
 #include "test.h"
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 
 #include <signal.h>
 

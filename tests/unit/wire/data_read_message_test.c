@@ -30,10 +30,10 @@ static kvf_data_read some_read(uint32_t items_count)
                         .remote_head = UINT32_MAX - 2,
                         .local_head = 5,
                         .heads = 2,
-                        .want = {.first_layer = 3, .layers = 4, .checksums = 1, .deal = {4, 3, 16}},
+                        .selection = {.first_layer = 3, .layers = 4, .checksums = 1, .deal = {4, 3, 16}},
                         .items_count = items_count};
   for (uint32_t i = 0; i < KVF_GROUPS_MAX; i++) {
-    read.want.splits[i] = i + 1;
+    read.selection.splits[i] = i + 1;
   }
   fill(read.lease.token, sizeof(read.lease.token), 1);
   return read;
@@ -59,7 +59,7 @@ static size_t round_trip(uint32_t items_count)
   assert_int_equal(back.heads, read.heads);
   assert_int_equal(back.items_count, items_count);
   assert_int_equal(back.local_head, read.local_head);
-  assert_memory_equal(&back.want, &read.want, sizeof(read.want));
+  assert_memory_equal(&back.selection, &read.selection, sizeof(read.selection));
   kvf_data_read_items(&back, items_back);
   assert_memory_equal(items_back, items, items_count * sizeof(items[0]));
   size_t less = 77;
@@ -119,7 +119,7 @@ TEST(test_cut_short)
 
 TEST(test_rules)
 {
-  const kvf_data_read good = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
+  const kvf_data_read good = {.read_id = 1, .heads = 1, .selection = kvf_read_selection_whole(1), .items_count = 1};
   kvf_data_read reads[8] = {good, good, good, good, good, good, good, good};
   reads[0].read_id = 0;
   reads[1].heads = 0;
@@ -127,8 +127,8 @@ TEST(test_rules)
   reads[3].lease.id = KVF_LEASE_ID_MAX + 1;
   reads[4].items_count = 0;
   reads[5].items_count = KVF_READ_ITEMS_MAX + 1;
-  reads[6].want.splits[KVF_GROUPS_MAX - 1] = 0;
-  reads[7].want.checksums = 2;
+  reads[6].selection.splits[KVF_GROUPS_MAX - 1] = 0;
+  reads[7].selection.checksums = 2;
   for (uint32_t i = 0; i <= KVF_READ_ITEMS_MAX; i++) {
     items[i] = item(0, i % KVF_BLOCKS_PER_LEASE_MAX);
   }
@@ -143,8 +143,8 @@ TEST(test_rules)
   assert_int_equal(kvf_data_read_encode(&good, items, body, sizeof(body), &bytes), KVF_INVALID);
 }
 
-/* Offsets: read_id 0, lease 8, remote_head 36, local_head 40, heads 44, want 48 (splits 68, checksums 132), items_count
- * 133, runs 137. */
+/* Offsets: read_id 0, lease 8, remote_head 36, local_head 40, heads 44, selection 48 (splits 68, checksums 132),
+ * items_count 133, runs 137. */
 TEST(test_decoding_checks_the_same)
 {
   static const struct {
@@ -161,7 +161,7 @@ TEST(test_decoding_checks_the_same)
               {135, 2},   /* beyond the limit */
               {137, 16},  /* group */
               {140, 2}};  /* a run beyond the count */
-  kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 2};
+  kvf_data_read read = {.read_id = 1, .heads = 1, .selection = kvf_read_selection_whole(1), .items_count = 2};
   size_t bytes = 0;
   items[0] = item(0, 65534);
   items[1] = item(0, 65535);
@@ -187,7 +187,7 @@ TEST(test_items_limit)
 {
   /* Single items: as many as allowed, then one more. */
   for (uint32_t count = KVF_READ_ITEMS_MAX; count <= KVF_READ_ITEMS_MAX + 1; count++) {
-    kvf_data_read read = {.read_id = 1, .heads = 1, .want = kvf_want_whole(1), .items_count = 1};
+    kvf_data_read read = {.read_id = 1, .heads = 1, .selection = kvf_read_selection_whole(1), .items_count = 1};
     size_t bytes = 0;
     items[0] = item(0, 0);
     memset(body, 0, sizeof(body));

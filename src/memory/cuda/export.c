@@ -1,5 +1,5 @@
 /* Exports regions and imports them: what travels between the processes, how it is checked, and how it is mapped. */
-#include "memory/cuda/share.h"
+#include "memory/cuda/export.h"
 
 #include <errno.h>
 #include <fcntl.h>

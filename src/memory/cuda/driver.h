@@ -1,12 +1,12 @@
 /* CUDA's driver, loaded when the first in the process asks for it, and for the rest of the process' life; its devices,
  * and their primary contexts, which are the engine's as well. */
-#ifndef KVF_MEMORY_CUDA_LOAD_H
-#define KVF_MEMORY_CUDA_LOAD_H
+#ifndef KVF_MEMORY_CUDA_DRIVER_H
+#define KVF_MEMORY_CUDA_DRIVER_H
 
 #include <stdbool.h>
 
 #include "kvferry/types.h"
-#include "memory/cuda/api.h"
+#include "memory/cuda/cuda_api.h"
 
 /* The driver's installer puts it where the system's loader looks; containers are given the host's. */
 #define KVF_CUDA_LIBRARY "libcuda.so.1"

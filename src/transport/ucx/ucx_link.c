@@ -7,7 +7,7 @@
  *
  * Where gets are messages the producer looks, before and after an answer's bytes are copied (message.c).
  */
-#include "transport/ucx/link.h"
+#include "transport/ucx/ucx_link.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef enum read_state {
 } read_state;
 
 typedef struct ucx_read {
-  kvf_driven_read driven;
+  kvf_data_thread_read common;
   kvf_list in_reads; /* link->reads */
   kvf_list in_queue; /* ucx->waiting or ucx->stopping */
   kvf_ucx_link *link;
@@ -64,7 +64,7 @@ static void report(kvf_ucx *ucx, ucx_read *read, const kvf_read_result *result)
     kvf_ucx_room_give(ucx, &read->batch);
     kvf_ucx_memory_drop(read->memory);
   }
-  kvf_driven_read_done(&read->driven, result);
+  kvf_data_thread_read_done(&read->common, result);
   free(read);
   link_settle(ucx, link);
 }
@@ -73,21 +73,21 @@ static void end(kvf_ucx *ucx, ucx_read *read, kvf_status status)
 {
   (void)flush(read); /* if it fails the device is lost, and the node says so */
   const kvf_read_result result = {
-      .id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
+      .id = read->common.transfer.id, .status = status, .bytes = read->common.arrived_bytes};
   report(ucx, read, &result);
 }
 
 static void end_judged(kvf_ucx *ucx, ucx_read *read)
 {
-  kvf_read_result result = {.id = read->driven.transfer.id,
+  kvf_read_result result = {.id = read->common.transfer.id,
                             .status = KVF_OK,
                             .sample = ucx->rooms[read->batch.room].sample,
-                            .bytes = read->driven.arrived_bytes,
+                            .bytes = read->common.arrived_bytes,
                             .work = {.pieces = read->cursor.segments}};
   if (!flush(read)) {
     result.status = KVF_TRANSFER_FAILED;
   } else if (read->state == READ_JUDGING) {
-    kvf_checksums_judge(&read->driven.chunk, &result);
+    kvf_checksums_judge(&read->common.chunk, &result);
   }
   report(ucx, read, &result);
 }
@@ -101,7 +101,7 @@ static kvf_ucx_seen *place_of(kvf_ucx_link *link, uint32_t slot)
 
 static void note_seen(ucx_read *read, kvf_fence_entry entry)
 {
-  const uint32_t slot = read->driven.transfer.lease.slot;
+  const uint32_t slot = read->common.transfer.lease.slot;
   read->seen = entry;
   *place_of(read->link, slot) = (kvf_ucx_seen){.slot = slot, .entry = entry};
 }
@@ -109,12 +109,12 @@ static void note_seen(ucx_read *read, kvf_fence_entry entry)
 static void look(ucx_read *read, read_state state)
 {
   read->state = state;
-  kvf_ucx_sample_start(&read->batch, read->link, read->driven.transfer.lease.slot);
+  kvf_ucx_sample_start(&read->batch, read->link, read->common.transfer.lease.slot);
 }
 
 static uint32_t get_bytes_max(const kvf_ucx_link *link)
 {
-  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->driven.base.transport)) : KVF_UCX_GET_BYTES_MAX;
+  return link->has_messages ? kvf_ucx_ask_bytes_max(kvf_ucx_of(link->common.base.transport)) : KVF_UCX_GET_BYTES_MAX;
 }
 
 /* As many gets as may be in flight. */
@@ -125,7 +125,7 @@ static void copy(ucx_read *read)
   while (!kvf_ucx_batch_is_full(&read->batch) && read->batch.error == KVF_UCS_OK &&
          kvf_segments_next(&read->cursor, &segment, 1, get_bytes_max(link)) == 1) {
     kvf_ucx_get_start(&read->batch, link, segment.remote_region, segment.remote_offset,
-                      kvf_segment_local(&read->driven.chunk, &segment), &read->memory->mems[segment.local_region],
+                      kvf_segment_local(&read->common.chunk, &segment), &read->memory->mems[segment.local_region],
                       (uint32_t)segment.bytes);
   }
   kvf_ucx_asks_send(read->batch.ucx, link);
@@ -136,8 +136,8 @@ static void begin_copy(ucx_read *read)
   kvf_fence_barrier(); /* UCX may copy itself, in this thread */
   read->state = READ_COPYING;
   read->batch.ended_bytes = 0;
-  read->cursor = kvf_segments_begin(&read->driven.chunk);
-  if (read->driven.bytes == 0) {
+  read->cursor = kvf_segments_begin(&read->common.chunk);
+  if (read->common.bytes == 0) {
     look(read, READ_JUDGING);
     return;
   }
@@ -146,12 +146,12 @@ static void begin_copy(ucx_read *read)
 
 static void looked(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->driven.transfer.lease;
+  const kvf_lease *lease = &read->common.transfer.lease;
   const kvf_fence_sample *sample = &ucx->rooms[read->batch.room].sample;
   bool live =
       sample->entry.word == kvf_fence_word_live(lease->id) && sample->head.magic == KVF_FENCE_MAGIC &&
-      memcmp(&sample->head.incarnation, &read->link->driven.incarnation, sizeof(sample->head.incarnation)) == 0 &&
-      sample->head.generation == read->link->driven.peer_generation;
+      memcmp(&sample->head.incarnation, &read->link->common.incarnation, sizeof(sample->head.incarnation)) == 0 &&
+      sample->head.generation == read->link->common.peer_generation;
   if (!live) {
     end_judged(ucx, read);
     return;
@@ -175,25 +175,25 @@ static void judge(kvf_ucx *ucx, ucx_read *read)
 
 static void copied(kvf_ucx *ucx, ucx_read *read)
 {
-  read->driven.arrived_bytes = read->batch.ended_bytes;
+  read->common.arrived_bytes = read->batch.ended_bytes;
   if (read->batch.claim.is_lost) {
     if (read->batch.busy == 0) {
       end_judged(ucx, read);
     }
     return;
   }
-  if (read->driven.arrived_bytes == read->driven.bytes) {
+  if (read->common.arrived_bytes == read->common.bytes) {
     judge(ucx, read);
     return;
   }
   copy(read);
-  kvf_driven_read_progress(&read->driven);
+  kvf_data_thread_read_progress(&read->common);
 }
 
 static void judged(kvf_ucx *ucx, ucx_read *read)
 {
   const kvf_fence_entry entry = ucx->rooms[read->batch.room].sample.entry;
-  bool live = entry.word == kvf_fence_word_live(read->driven.transfer.lease.id);
+  bool live = entry.word == kvf_fence_word_live(read->common.transfer.lease.id);
   read->samples++;
   if (!read->link->has_messages && live && entry.digest != read->seen.digest && read->samples < KVF_UCX_SAMPLES_MAX) {
     note_seen(read, entry);
@@ -226,13 +226,13 @@ static void step(kvf_ucx *ucx, kvf_ucx_batch *batch)
 /* Whether the read can begin, else why not. */
 static kvf_status prepare(ucx_read *read)
 {
-  kvf_status status = kvf_driven_read_prepare(&read->driven);
-  return status == KVF_OK && read->driven.transfer.lease.slot >= read->link->table_slots ? KVF_LEASE_UNKNOWN : status;
+  kvf_status status = kvf_data_thread_read_prepare(&read->common);
+  return status == KVF_OK && read->common.transfer.lease.slot >= read->link->table_slots ? KVF_LEASE_UNKNOWN : status;
 }
 
 static void begin(kvf_ucx *ucx, ucx_read *read)
 {
-  const kvf_lease *lease = &read->driven.transfer.lease;
+  const kvf_lease *lease = &read->common.transfer.lease;
   const kvf_ucx_seen *seen = place_of(read->link, lease->slot);
   read->memory = ucx->memory;
   read->memory->refs++;
@@ -268,7 +268,7 @@ static void start_waiting(kvf_ucx *ucx)
 static void run_start(void *owner, kvf_command *command)
 {
   kvf_ucx *ucx = owner;
-  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, driven.start);
+  ucx_read *read = KVF_CONTAINER_OF(command, ucx_read, common.start);
   kvf_list_push_back(&read->link->reads, &read->in_reads);
   kvf_list_push_back(&ucx->waiting, &read->in_queue);
   start_waiting(ucx);
@@ -283,14 +283,14 @@ static void stop(kvf_ucx *ucx, ucx_read *read, kvf_status status)
     end(ucx, read, status);
   } else if (read->stop == KVF_OK) {
     read->stop = status;
-    read->stop_at_ns = kvf_time_add(ucx->driven.now_ns, KVF_UCX_STOP_NS);
+    read->stop_at_ns = kvf_time_add(ucx->data_thread.now_ns, KVF_UCX_STOP_NS);
     kvf_list_push_back(&ucx->stopping, &read->in_queue);
   }
 }
 
 static void run_cancel(void *owner, kvf_command *command)
 {
-  stop(owner, KVF_CONTAINER_OF(command, ucx_read, driven.cancel), KVF_CANCELLED);
+  stop(owner, KVF_CONTAINER_OF(command, ucx_read, common.cancel), KVF_CANCELLED);
 }
 
 void kvf_ucx_reads_stop(kvf_ucx *ucx, kvf_ucx_link *link, kvf_status status)
@@ -318,15 +318,15 @@ uint64_t kvf_ucx_reads_tick(kvf_ucx *ucx)
 {
   for (const kvf_list *node = ucx->stopping.next; node != &ucx->stopping; node = node->next) {
     const ucx_read *read = KVF_CONTAINER_OF(node, ucx_read, in_queue);
-    if (read->link->driven.state == KVF_DRIVEN_DOWN) {
+    if (read->link->common.state == KVF_DATA_THREAD_LINK_DOWN) {
       continue; /* its endpoint is being closed: there is nothing more that could be done */
     }
-    if (read->stop_at_ns > ucx->driven.now_ns) {
+    if (read->stop_at_ns > ucx->data_thread.now_ns) {
       return read->stop_at_ns;
     }
-    (void)kvf_driven_link_fail(&read->link->driven, KVF_TRANSFER_FAILED,
-                               "a cancelled read did not end: its endpoint is closed");
-    return ucx->driven.now_ns; /* the list has changed */
+    (void)kvf_data_thread_link_fail(&read->link->common, KVF_TRANSFER_FAILED,
+                                    "a cancelled read did not end: its endpoint is closed");
+    return ucx->data_thread.now_ns; /* the list has changed */
   }
   return KVF_TIME_NEVER;
 }
@@ -339,11 +339,11 @@ kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
   if (read == NULL) {
     return KVF_NO_MEMORY;
   }
-  read->link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven.base);
+  read->link = KVF_CONTAINER_OF(base, kvf_ucx_link, common.base);
   kvf_list_init(&read->in_reads);
   kvf_list_init(&read->in_queue);
   kvf_ucx_batch_init(&read->batch, kvf_ucx_of(base->transport), step);
-  kvf_driven_read_start(base, request, &read->driven, run_start, run_cancel);
+  kvf_data_thread_read_start(base, request, &read->common, run_start, run_cancel);
   return KVF_OK;
 }
 
@@ -353,7 +353,7 @@ kvf_status kvf_ucx_read_start(kvf_link *base, const kvf_transfer *request)
 
 static void closed(kvf_ucx_link *link)
 {
-  kvf_ucx *ucx = kvf_ucx_of(link->driven.base.transport);
+  kvf_ucx *ucx = kvf_ucx_of(link->common.base.transport);
   link->ep = NULL;
   link->is_closing = false;
   kvf_list_ensure_back(&ucx->troubled, &link->in_troubled);
@@ -363,7 +363,7 @@ static void on_closed(void *request, kvf_ucs_status status, void *user_data)
 {
   kvf_ucx_link *link = user_data;
   (void)status;
-  kvf_ucx_of(link->driven.base.transport)->api->request_free(request);
+  kvf_ucx_of(link->common.base.transport)->api->request_free(request);
   closed(link);
 }
 
@@ -399,22 +399,22 @@ static void give_check_room(kvf_ucx *ucx, kvf_ucx_link *link)
   }
 }
 
-void kvf_ucx_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status)
+void kvf_ucx_link_close(kvf_data_thread *data_thread, kvf_data_thread_link *base, kvf_status status)
 {
-  kvf_ucx *ucx = KVF_CONTAINER_OF(driven, kvf_ucx, driven);
-  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, driven);
+  kvf_ucx *ucx = KVF_CONTAINER_OF(data_thread, kvf_ucx, data_thread);
+  kvf_ucx_link *link = KVF_CONTAINER_OF(base, kvf_ucx_link, common);
   kvf_ucx_reads_stop(ucx, link, status);
   close_endpoint(ucx, link);
 }
 
 static void endpoint_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status error)
 {
-  if (link->driven.state == KVF_DRIVEN_DOWN) {
+  if (link->common.state == KVF_DATA_THREAD_LINK_DOWN) {
     close_endpoint(ucx, link); /* what a link that is given back has in flight need not be waited for */
   } else if (error == KVF_UCS_ERR_NO_MEMORY) {
-    (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
+    (void)kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_FAILED, "%s", kvf_ucx_text(ucx, error));
   } else {
-    (void)kvf_driven_link_fail(&link->driven, KVF_PEER_DOWN, "%s", kvf_ucx_text(ucx, error));
+    (void)kvf_data_thread_link_fail(&link->common, KVF_PEER_DOWN, "%s", kvf_ucx_text(ucx, error));
   }
 }
 
@@ -426,7 +426,7 @@ static void link_get_failed(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucs_status err
 static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 {
   kvf_ucx_link *link = argument;
-  kvf_ucx *ucx = kvf_ucx_of(link->driven.base.transport);
+  kvf_ucx *ucx = kvf_ucx_of(link->common.base.transport);
   (void)ep;
   if (link->error == KVF_UCS_OK) {
     link->error = status;
@@ -439,11 +439,11 @@ static void on_error(void *argument, kvf_ucp_ep ep, kvf_ucs_status status)
 static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, const kvf_ucx_description *description,
                                     char *message)
 {
-  const kvf_region_layout *remote = link->driven.pages->regions;
-  const uint32_t regions = link->driven.pages->regions_count;
-  const uint32_t groups = kvf_paging_lay_out_checksums(link->driven.pages);
+  const kvf_region_layout *remote = link->common.pages->regions;
+  const uint32_t regions = link->common.pages->regions_count;
+  const uint32_t groups = kvf_paging_lay_out_checksums(link->common.pages);
   bool possible = kvf_address_is_possible(description->table.address, kvf_fence_table_bytes(description->table_slots));
-  if (memcmp(&description->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
+  if (memcmp(&description->incarnation, &link->common.incarnation, sizeof(link->common.incarnation)) != 0) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is of another incarnation");
   }
   if (description->ucx_major != ucx->api->major) {
@@ -478,7 +478,7 @@ static bool has_devices(const kvf_ucx *ucx, const kvf_paging *theirs)
  */
 static kvf_status check_memory(const kvf_ucx *ucx, const kvf_ucx_link *link, char *message)
 {
-  if (!has_devices(ucx, link->driven.pages)) {
+  if (!has_devices(ucx, link->common.pages)) {
     return KVF_OK;
   }
   if (!ucx->has_cuda) {
@@ -506,7 +506,7 @@ static kvf_ucs_status open_endpoint(kvf_ucx *ucx, kvf_ucx_link *link, const kvf_
     return error;
   }
   link->has_messages = !kvf_ucx_path_reads_memory(ucx->api, link->ep);
-  const uint32_t count = kvf_paging_regions(link->driven.pages);
+  const uint32_t count = kvf_paging_regions(link->common.pages);
   for (uint32_t i = 0; error == KVF_UCS_OK && i <= count; i++) {
     const kvf_ucx_memory_key *memory = i < count ? &description->memories[i] : &description->table;
     link->bases[i] = memory->address;
@@ -527,7 +527,7 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
     return status;
   }
   link->table_slots = description.table_slots;
-  kvf_driven_agree_on_checksums(&link->driven, description.checksums_count > 0);
+  kvf_data_thread_agree_on_checksums(&link->common, description.checksums_count > 0);
   kvf_ucs_status error = open_endpoint(ucx, link, &description);
   if (error != KVF_UCS_OK) {
     return kvf_fail(KVF_TRANSFER_SETUP, message, "no endpoint: %s", kvf_ucx_text(ucx, error));
@@ -545,7 +545,7 @@ static kvf_status connect_with(kvf_ucx *ucx, kvf_ucx_link *link, kvf_ucx_memory_
 
 static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
 {
-  kvf_status status = kvf_driven_link_begin(&link->driven, message);
+  kvf_status status = kvf_data_thread_link_begin(&link->common, message);
   if (status != KVF_OK) {
     return status;
   }
@@ -560,11 +560,11 @@ static kvf_status begin_check(kvf_ucx *ucx, kvf_ucx_link *link, char *message)
 
 static void run_connect(void *owner, kvf_command *command)
 {
-  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, driven.connect);
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, common.connect);
   char message[KVF_MESSAGE_BYTES_MAX];
   kvf_status status = begin_check(owner, link, message);
   if (status != KVF_OK) {
-    (void)kvf_driven_link_fail(&link->driven, status, "%s", message);
+    (void)kvf_data_thread_link_fail(&link->common, status, "%s", message);
   }
 }
 
@@ -575,17 +575,17 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
   if (batch->busy != 0) {
     return;
   }
-  if (link->driven.state == KVF_DRIVEN_CONNECTING) {
+  if (link->common.state == KVF_DATA_THREAD_LINK_CONNECTING) {
     const kvf_fence_head *head = &ucx->rooms[link->check.room].sample.head;
     if (batch->error != KVF_UCS_OK) {
       link_get_failed(ucx, link, batch->error);
     } else if (head->magic != KVF_FENCE_MAGIC || head->slots != link->table_slots ||
-               memcmp(&head->incarnation, &link->driven.incarnation, sizeof(link->driven.incarnation)) != 0) {
-      (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
-    } else if (head->generation != link->driven.peer_generation) {
-      (void)kvf_driven_link_fail(&link->driven, KVF_AGAIN, "it has registered other memory");
+               memcmp(&head->incarnation, &link->common.incarnation, sizeof(link->common.incarnation)) != 0) {
+      (void)kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_SETUP, "its fence table is of another incarnation");
+    } else if (head->generation != link->common.peer_generation) {
+      (void)kvf_data_thread_link_fail(&link->common, KVF_AGAIN, "it has registered other memory");
     } else {
-      kvf_driven_link_up(&link->driven);
+      kvf_data_thread_link_up(&link->common);
     }
   }
   give_check_room(ucx, link);
@@ -596,7 +596,7 @@ static void checked(kvf_ucx *ucx, kvf_ucx_batch *batch)
 
 static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
 {
-  for (uint32_t i = 0; i <= kvf_paging_regions(link->driven.pages); i++) {
+  for (uint32_t i = 0; i <= kvf_paging_regions(link->common.pages); i++) {
     if (link->keys[i] != NULL) {
       ucx->api->rkey_destroy(link->keys[i]);
     }
@@ -604,8 +604,8 @@ static void link_free(const kvf_ucx *ucx, kvf_ucx_link *link)
   kvf_list_remove(&link->check.in_ready);
   kvf_list_remove(&link->in_troubled);
   kvf_list_remove(&link->in_leaving);
-  kvf_list_remove(&link->driven.in_links);
-  free(link->driven.pages);
+  kvf_list_remove(&link->common.in_links);
+  free(link->common.pages);
   free(link);
 }
 
@@ -624,15 +624,15 @@ static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link)
 static void run_disconnect(void *owner, kvf_command *command)
 {
   kvf_ucx *ucx = owner;
-  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, driven.disconnect);
-  if (link->driven.state != KVF_DRIVEN_DOWN) {
-    link->driven.state = KVF_DRIVEN_DOWN;
-    link->driven.failure = KVF_CANCELLED;
+  kvf_ucx_link *link = KVF_CONTAINER_OF(command, kvf_ucx_link, common.disconnect);
+  if (link->common.state != KVF_DATA_THREAD_LINK_DOWN) {
+    link->common.state = KVF_DATA_THREAD_LINK_DOWN;
+    link->common.failure = KVF_CANCELLED;
   }
-  kvf_list_remove(&link->driven.in_connecting);
+  kvf_list_remove(&link->common.in_connecting);
   kvf_ucx_reads_stop(ucx, link, KVF_CANCELLED);
   link->is_given_back = true;
-  link->driven.deadline_ns = kvf_time_add(ucx->driven.now_ns, KVF_UCX_STOP_NS);
+  link->common.deadline_ns = kvf_time_add(ucx->data_thread.now_ns, KVF_UCX_STOP_NS);
   kvf_list_push_back(&ucx->leaving, &link->in_leaving);
   if (link->has_messages) {
     close_endpoint(ucx, link); /* only we write to its blocks: nothing need be waited for */
@@ -659,8 +659,8 @@ uint64_t kvf_ucx_links_tick(kvf_ucx *ucx)
 {
   while (!kvf_list_is_empty(&ucx->leaving)) {
     kvf_ucx_link *link = KVF_CONTAINER_OF(ucx->leaving.next, kvf_ucx_link, in_leaving);
-    if (link->driven.deadline_ns > ucx->driven.now_ns) {
-      return link->driven.deadline_ns;
+    if (link->common.deadline_ns > ucx->data_thread.now_ns) {
+      return link->common.deadline_ns;
     }
     kvf_list_remove(&link->in_leaving);
     close_endpoint(ucx, link);
@@ -680,7 +680,7 @@ kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   size_t count = (size_t)spec->remote_count + KVF_GROUPS_MAX + 1;
   size_t each = sizeof(uint64_t) + sizeof(kvf_ucp_rkey);
   kvf_ucx_link *link = calloc(1, sizeof(*link) + count * each + spec->description_bytes);
-  if (link == NULL || !kvf_driven_link_init(&link->driven, transport, spec, run_connect, run_disconnect)) {
+  if (link == NULL || !kvf_data_thread_link_init(&link->common, transport, spec, run_connect, run_disconnect)) {
     return KVF_NO_MEMORY;
   }
   link->bases = (void *)(link + 1);
@@ -691,7 +691,7 @@ kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, 
   kvf_list_init(&link->in_leaving);
   kvf_list_init(&link->reads);
   kvf_ucx_batch_init(&link->check, kvf_ucx_of(transport), checked);
-  *out = &link->driven.base;
-  kvf_driven_connect(&link->driven);
+  *out = &link->common.base;
+  kvf_data_thread_connect(&link->common);
   return KVF_OK;
 }

@@ -1,6 +1,6 @@
 /* Copies by lists of runs, each waited for: within the device, and between it and the host by way of pinned memory. */
-#ifndef KVF_MEMORY_CUDA_COPY_H
-#define KVF_MEMORY_CUDA_COPY_H
+#ifndef KVF_MEMORY_CUDA_DEVICE_COPY_H
+#define KVF_MEMORY_CUDA_DEVICE_COPY_H
 
 #include <sys/uio.h>
 

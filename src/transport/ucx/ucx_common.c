@@ -1,5 +1,5 @@
 /* UCX's workers, memory that it registers for us, and texts for its errors. */
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ kvf_status kvf_ucx_worker_open(kvf_ucx *ucx, kvf_ucp_worker *out, char *message)
   }
   error = ucx->api->worker_get_efd(*out, &fd);
   struct epoll_event event = {.events = EPOLLIN, .data = {.ptr = *out}};
-  if (error == KVF_UCS_OK && epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
+  if (error == KVF_UCS_OK && epoll_ctl(ucx->data_thread.epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) {
     return KVF_OK;
   }
   const char *why = error != KVF_UCS_OK ? kvf_ucx_text(ucx, error) : strerror(errno);
@@ -45,7 +45,7 @@ void kvf_ucx_worker_close(kvf_ucx *ucx, kvf_ucp_worker *worker)
   }
   /* Closing is not enough: a forked child's copy would keep it watched. */
   if (ucx->api->worker_get_efd(*worker, &fd) == KVF_UCS_OK) {
-    (void)epoll_ctl(ucx->driven.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    (void)epoll_ctl(ucx->data_thread.epoll_fd, EPOLL_CTL_DEL, fd, NULL);
   }
   ucx->api->worker_destroy(*worker);
   *worker = NULL;

@@ -1,5 +1,5 @@
 /* Finds the driver's functions and devices, and makes a context a thread's for a while: the engine does not notice. */
-#include "memory/cuda/load.h"
+#include "memory/cuda/driver.h"
 
 #include <pthread.h>
 #include <stdio.h>

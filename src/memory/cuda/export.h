@@ -1,7 +1,7 @@
 /* A region of a device in other processes of this host: what cuMemAlloc() gave by its IPC handle, what cuMemMap() did
  * by a file descriptor for each of its mappings. */
-#ifndef KVF_MEMORY_CUDA_SHARE_H
-#define KVF_MEMORY_CUDA_SHARE_H
+#ifndef KVF_MEMORY_CUDA_EXPORT_H
+#define KVF_MEMORY_CUDA_EXPORT_H
 
 #include "memory/cuda/gpu.h"
 #include "memory/memory.h"

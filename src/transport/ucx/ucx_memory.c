@@ -1,13 +1,13 @@
 /* Registers the rank's regions, checksums and table in the data thread, and packs their keys into the description. */
-#include "transport/ucx/memory.h"
+#include "transport/ucx/ucx_memory.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/ucx/link.h"
 #include "transport/ucx/message.h"
+#include "transport/ucx/ucx_link.h"
 
 /* ---- registration, in the data thread ---- */
 
@@ -126,7 +126,7 @@ static kvf_status write_description(const kvf_ucx_memory *memory, uint8_t *out, 
   }
   if (status == KVF_OK) {
     const kvf_ucx_description description = {
-        .incarnation = ucx->driven.config.incarnation,
+        .incarnation = ucx->data_thread.config.incarnation,
         .ucx_major = (uint16_t)ucx->api->major,
         .ucx_minor = (uint16_t)ucx->api->minor,
         .worker = worker,
@@ -178,10 +178,10 @@ static kvf_status serve(kvf_ucx_memory *memory, char *message)
                    kvf_status_name(status), KVF_TRANSPORT_DESCRIPTION_BYTES_MAX);
     goto failed;
   }
-  kvf_commands_lock(&ucx->driven.commands);
+  kvf_commands_lock(&ucx->data_thread.commands);
   ucx->description = description;
   ucx->description_bytes = bytes;
-  kvf_commands_unlock(&ucx->driven.commands);
+  kvf_commands_unlock(&ucx->data_thread.commands);
   return KVF_OK;
 
 failed:
@@ -203,13 +203,14 @@ static kvf_status adopt(void *owner, void *given)
   status = status == KVF_OK ? serve(memory, message) : status;
   if (status == KVF_OK) {
     ucx->memory = memory;
-    kvf_driven_use_memory(&ucx->driven, memory->pages);
+    kvf_data_thread_use_memory(&ucx->data_thread, memory->pages);
     return KVF_OK;
   }
   kvf_ucx_unmap_all(memory);
   char line[KVF_MESSAGE_BYTES_MAX + 8];
   (void)snprintf(line, sizeof(line), "ucx: %s", message);
-  ucx->driven.host.log(ucx->driven.host.context, status == KVF_TRANSFER_SETUP ? KVF_LOG_WARN : KVF_LOG_ERROR, line);
+  ucx->data_thread.host.log(ucx->data_thread.host.context, status == KVF_TRANSFER_SETUP ? KVF_LOG_WARN : KVF_LOG_ERROR,
+                            line);
   return status;
 }
 
@@ -229,12 +230,13 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
                              .pages = kvf_paging_of_memory(given),
                              .devices = kvf_memory_devices_of(given->regions, given->regions_count),
                              .mems_count = mems};
-  kvf_status status = memory->pages == NULL ? KVF_NO_MEMORY : kvf_commands_ask(&ucx->driven.commands, adopt, memory);
+  kvf_status status =
+      memory->pages == NULL ? KVF_NO_MEMORY : kvf_commands_ask(&ucx->data_thread.commands, adopt, memory);
   if (status != KVF_OK) {
     free(memory->pages);
     free(memory);
   } else {
-    kvf_thread_move(ucx->driven.thread, given->near_cpus);
+    kvf_thread_move(ucx->data_thread.thread, given->near_cpus);
   }
   return status;
 }
@@ -243,17 +245,17 @@ kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memo
 
 void kvf_ucx_memory_close(kvf_ucx *ucx)
 {
-  kvf_commands_lock(&ucx->driven.commands);
+  kvf_commands_lock(&ucx->data_thread.commands);
   uint8_t *description = ucx->description;
   ucx->description = NULL;
-  kvf_commands_unlock(&ucx->driven.commands);
+  kvf_commands_unlock(&ucx->data_thread.commands);
   free(description);
-  server_close(ucx); /* before the memory: see ucx.h */
+  server_close(ucx); /* before the memory: see ucx_common.h */
   if (ucx->memory != NULL) {
     kvf_ucx_memory_drop(ucx->memory);
     ucx->memory = NULL;
   }
-  kvf_driven_use_memory(&ucx->driven, NULL);
+  kvf_data_thread_use_memory(&ucx->data_thread, NULL);
 }
 
 static kvf_status clear(void *owner, void *argument)
@@ -261,9 +263,9 @@ static kvf_status clear(void *owner, void *argument)
   kvf_ucx *ucx = owner;
   kvf_list *next;
   (void)argument;
-  for (kvf_list *node = ucx->driven.links.next; node != &ucx->driven.links; node = next) {
+  for (kvf_list *node = ucx->data_thread.links.next; node != &ucx->data_thread.links; node = next) {
     next = node->next;
-    kvf_ucx_reads_stop(ucx, KVF_CONTAINER_OF(node, kvf_ucx_link, driven.in_links), KVF_CANCELLED);
+    kvf_ucx_reads_stop(ucx, KVF_CONTAINER_OF(node, kvf_ucx_link, common.in_links), KVF_CANCELLED);
   }
   kvf_ucx_memory_close(ucx);
   return KVF_OK;
@@ -271,14 +273,14 @@ static kvf_status clear(void *owner, void *argument)
 
 void kvf_ucx_clear_memory(kvf_transport *transport)
 {
-  (void)kvf_commands_ask(&kvf_ucx_of(transport)->driven.commands, clear, NULL);
+  (void)kvf_commands_ask(&kvf_ucx_of(transport)->data_thread.commands, clear, NULL);
 }
 
 kvf_status kvf_ucx_describe(kvf_transport *transport, void *out, size_t capacity, size_t *out_bytes)
 {
   kvf_ucx *ucx = kvf_ucx_of(transport);
   kvf_status status = KVF_OK;
-  kvf_commands_lock(&ucx->driven.commands);
+  kvf_commands_lock(&ucx->data_thread.commands);
   if (ucx->description == NULL) {
     status = KVF_INVALID;
   } else if (ucx->description_bytes > capacity) {
@@ -287,6 +289,6 @@ kvf_status kvf_ucx_describe(kvf_transport *transport, void *out, size_t capacity
     memcpy(out, ucx->description, ucx->description_bytes);
     *out_bytes = ucx->description_bytes;
   }
-  kvf_commands_unlock(&ucx->driven.commands);
+  kvf_commands_unlock(&ucx->data_thread.commands);
   return status;
 }

@@ -1,5 +1,5 @@
 /* Who is the data thread when callers ask, and what ends its wait; and how open reads are found. */
-#include "transport/driven.h"
+#include "transport/data_thread.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -9,8 +9,8 @@
 #include "transport/thread.h"
 
 /* A transport's data thread, with one descriptor that it waits for besides its commands, and a link. */
-static kvf_driven w;
-static kvf_driven_link the_link;
+static kvf_data_thread w;
+static kvf_data_thread_link the_link;
 static int fd;
 static uint64_t told_id; /* of the last read that was reported */
 
@@ -33,7 +33,7 @@ static int set_up(__attribute__((unused)) void **state)
   const kvf_transport_host host = {.context = &w, .read_done = on_read_done};
   memset(&w, 0, sizeof(w));
   memset(&the_link, 0, sizeof(the_link));
-  assert_int_equal(kvf_driven_open(&w, &kvf_transport_tcp, &config, &host, 1, message), KVF_OK);
+  assert_int_equal(kvf_data_thread_open(&w, &kvf_transport_tcp, &config, &host, 1, message), KVF_OK);
   the_link.base.transport = &w.base;
   kvf_list_init(&the_link.open);
   fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -44,7 +44,7 @@ static int set_up(__attribute__((unused)) void **state)
 
 static int tear_down(__attribute__((unused)) void **state)
 {
-  kvf_driven_free(&w);
+  kvf_data_thread_free(&w);
   (void)close(fd);
   return 0;
 }
@@ -70,7 +70,7 @@ static int wait_for(uint64_t ns)
   uint64_t now_ns = w.now_ns = kvf_clock_now();
   (void)pthread_mutex_lock(&w.lock);
   (void)kvf_commands_rest(&w.commands);
-  int count = kvf_driven_wait(&w, events, 4, kvf_time_add(now_ns, ns));
+  int count = kvf_data_thread_wait(&w, events, 4, kvf_time_add(now_ns, ns));
   kvf_commands_woken(&w.commands);
   (void)pthread_mutex_unlock(&w.lock);
   return count;
@@ -79,8 +79,8 @@ static int wait_for(uint64_t ns)
 static void ask(int times)
 {
   for (int i = 0; i < times; i++) {
-    assert_true(kvf_driven_take(&w));
-    kvf_driven_leave(&w, true, KVF_TIME_NEVER, false);
+    assert_true(kvf_data_thread_take(&w));
+    kvf_data_thread_leave(&w, true, KVF_TIME_NEVER, false);
   }
 }
 
@@ -94,11 +94,11 @@ SET_TEST(while_callers_ask_events_wake_nobody)
 {
   atomic_store(&w.small_open, 1);
   tell();
-  ask(KVF_DRIVEN_ASKS_MIN);
+  ask(KVF_DATA_THREAD_ASKS_MIN);
   uint64_t before_ns = kvf_clock_now();
   assert_int_equal(wait_for(KVF_NS_PER_S), 1); /* it is there all the same, for whoever looks */
   uint64_t waited_ns = kvf_clock_now() - before_ns;
-  assert_true(waited_ns >= KVF_DRIVEN_LOOK_NS);
+  assert_true(waited_ns >= KVF_DATA_THREAD_LOOK_NS);
   assert_true(waited_ns < KVF_NS_PER_S);
 }
 
@@ -106,13 +106,13 @@ SET_TEST(while_callers_ask_events_wake_nobody)
 SET_TEST(few_asks_or_starts_change_nothing)
 {
   atomic_store(&w.small_open, 1);
-  ask(KVF_DRIVEN_ASKS_MIN - 1);
-  for (int i = 0; i < 2 * KVF_DRIVEN_ASKS_MIN; i++) {
-    assert_true(kvf_driven_take(&w));
-    kvf_driven_leave(&w, false, KVF_TIME_NEVER, false);
+  ask(KVF_DATA_THREAD_ASKS_MIN - 1);
+  for (int i = 0; i < 2 * KVF_DATA_THREAD_ASKS_MIN; i++) {
+    assert_true(kvf_data_thread_take(&w));
+    kvf_data_thread_leave(&w, false, KVF_TIME_NEVER, false);
   }
   uint32_t asks = w.asks;
-  assert_int_equal(asks, KVF_DRIVEN_ASKS_MIN - 1);
+  assert_int_equal(asks, KVF_DATA_THREAD_ASKS_MIN - 1);
   tell();
   (void)wait_for(KVF_NS_PER_S);
   assert_true(w.light_until_ns == 0);
@@ -123,7 +123,7 @@ SET_TEST(asks_of_many_loads_do_not_add_up)
 {
   atomic_store(&w.small_open, 1);
   tell();
-  for (int i = 0; i < 2 * KVF_DRIVEN_ASKS_MIN; i++) {
+  for (int i = 0; i < 2 * KVF_DATA_THREAD_ASKS_MIN; i++) {
     ask(1);
     assert_int_equal(wait_for(KVF_NS_PER_S), 1);
     assert_true(w.light_until_ns == 0);
@@ -132,7 +132,7 @@ SET_TEST(asks_of_many_loads_do_not_add_up)
 
 SET_TEST(callers_that_ask_no_more_are_forgotten)
 {
-  ask(KVF_DRIVEN_ASKS_MIN);
+  ask(KVF_DATA_THREAD_ASKS_MIN);
   assert_int_equal(wait_for(KVF_NS_PER_S), 0); /* its look */
   assert_int_equal(w.asks, 0);
   uint64_t light_until_ns = w.light_until_ns;
@@ -143,7 +143,7 @@ SET_TEST(callers_that_ask_no_more_are_forgotten)
 
 SET_TEST(a_command_ends_the_wait_at_any_time)
 {
-  ask(KVF_DRIVEN_ASKS_MIN);
+  ask(KVF_DATA_THREAD_ASKS_MIN);
   kvf_commands_lock(&w.commands);
   w.commands.asleep = true;
   kvf_commands_unlock(&w.commands);
@@ -159,46 +159,46 @@ static void run_nothing(void *owner, kvf_command *command)
 }
 
 /* Whether the caller starts it: the data thread, which sleeps, is not woken for it. */
-static bool starts(kvf_driven_read *read, bool small)
+static bool starts(kvf_data_thread_read *read, bool small)
 {
   const kvf_transfer request = {.id = 1, .small = small};
   w.commands.asleep = true;
-  kvf_driven_read_start(&the_link.base, &request, read, run_nothing, run_nothing);
+  kvf_data_thread_read_start(&the_link.base, &request, read, run_nothing, run_nothing);
   bool woken = is_awake();
   kvf_commands_drain(&w.commands);
   return !woken;
 }
 
-static void end(kvf_driven_read *read)
+static void end(kvf_data_thread_read *read)
 {
   const kvf_read_result result = {.id = read->transfer.id};
-  kvf_driven_read_done(read, &result);
+  kvf_data_thread_read_done(read, &result);
   assert_int_equal(told_id, read->transfer.id);
 }
 
 SET_TEST(a_large_read_keeps_callers_away)
 {
-  kvf_driven_read small = {0};
-  kvf_driven_read large = {0};
-  kvf_driven_read late = {0};
+  kvf_data_thread_read small = {0};
+  kvf_data_thread_read large = {0};
+  kvf_data_thread_read late = {0};
   w.busy_ns = w.now_ns;
   assert_true(starts(&small, true));
-  assert_true(kvf_driven_has_small(&w));
-  assert_false(kvf_driven_may_spin(&w));
+  assert_true(kvf_data_thread_has_small(&w));
+  assert_false(kvf_data_thread_may_spin(&w));
   assert_false(starts(&large, false));
-  assert_false(kvf_driven_has_small(&w));
+  assert_false(kvf_data_thread_has_small(&w));
   assert_false(starts(&late, true)); /* nobody else would start it */
-  ask(KVF_DRIVEN_ASKS_MIN);
+  ask(KVF_DATA_THREAD_ASKS_MIN);
   tell();
   w.light_until_ns = kvf_time_add(kvf_clock_now(), 100 * KVF_NS_PER_S);
   assert_int_equal(wait_for(100 * KVF_NS_PER_S), 1);
   w.busy_ns = w.now_ns;
   end(&large);
-  assert_true(kvf_driven_has_small(&w));
+  assert_true(kvf_data_thread_has_small(&w));
   end(&small);
   end(&late);
-  assert_false(kvf_driven_has_small(&w));
-  assert_true(kvf_driven_may_spin(&w));
+  assert_false(kvf_data_thread_has_small(&w));
+  assert_true(kvf_data_thread_may_spin(&w));
 }
 
 static void sleep_as_data_thread(void)
@@ -214,11 +214,11 @@ SET_TEST(a_data_thread_at_work_is_told_of_commands)
   kvf_command_init(&command, run_nothing);
   (void)pthread_mutex_lock(&w.lock);
   sleep_as_data_thread();
-  assert_false(kvf_driven_take(&w));
+  assert_false(kvf_data_thread_take(&w));
   assert_false(is_awake()); /* there is none */
   kvf_list_push_back(&w.commands.list, &command.in_commands);
   assert_false(is_awake());
-  assert_false(kvf_driven_take(&w));
+  assert_false(kvf_data_thread_take(&w));
   assert_true(is_awake());
   (void)pthread_mutex_unlock(&w.lock);
 }
@@ -227,32 +227,32 @@ SET_TEST(an_earlier_deadline_wakes)
 {
   w.waits_until_ns = 50;
   sleep_as_data_thread();
-  assert_true(kvf_driven_take(&w));
-  kvf_driven_leave(&w, true, 50, false);
+  assert_true(kvf_data_thread_take(&w));
+  kvf_data_thread_leave(&w, true, 50, false);
   assert_false(is_awake());
-  assert_true(kvf_driven_take(&w));
-  kvf_driven_leave(&w, true, 49, false);
+  assert_true(kvf_data_thread_take(&w));
+  kvf_data_thread_leave(&w, true, 49, false);
   assert_true(is_awake());
 }
 
 SET_TEST(what_is_left_to_it_wakes)
 {
   sleep_as_data_thread();
-  assert_true(kvf_driven_take(&w));
-  kvf_driven_leave(&w, true, KVF_TIME_NEVER, true);
+  assert_true(kvf_data_thread_take(&w));
+  kvf_data_thread_leave(&w, true, KVF_TIME_NEVER, true);
   assert_true(is_awake());
 }
 
 /* Serves the event as a caller would that got hold of the lock before the woken data thread did. */
 static void *serve_first(__attribute__((unused)) void *context)
 {
-  while (!kvf_driven_take(&w)) {
+  while (!kvf_data_thread_take(&w)) {
   }
   tell();
   (void)poll(NULL, 0, 20); /* by then epoll_wait() has returned the event */
   uint64_t value;
   assert_int_equal(read(fd, &value, sizeof(value)), sizeof(value));
-  kvf_driven_leave(&w, false, KVF_TIME_NEVER, false);
+  kvf_data_thread_leave(&w, false, KVF_TIME_NEVER, false);
   return NULL;
 }
 
@@ -263,7 +263,7 @@ SET_TEST(what_a_caller_has_served_is_not_served_again)
   uint64_t now_ns = w.now_ns = kvf_clock_now();
   (void)pthread_mutex_lock(&w.lock);
   assert_int_equal(pthread_create(&caller, NULL, serve_first, NULL), 0);
-  int count = kvf_driven_wait(&w, events, 4, kvf_time_add(now_ns, 10 * KVF_NS_PER_S));
+  int count = kvf_data_thread_wait(&w, events, 4, kvf_time_add(now_ns, 10 * KVF_NS_PER_S));
   (void)pthread_mutex_unlock(&w.lock);
   (void)pthread_join(caller, NULL);
   assert_int_equal(count, 0);
@@ -271,18 +271,18 @@ SET_TEST(what_a_caller_has_served_is_not_served_again)
 
 SET_TEST(reads_are_found_while_they_are_open)
 {
-  kvf_driven_read reads[2] = {0};
+  kvf_data_thread_read reads[2] = {0};
   for (uint64_t i = 0; i < 2; i++) {
     const kvf_transfer request = {.id = 7 + i};
-    kvf_driven_read_start(&the_link.base, &request, &reads[i], run_nothing, run_nothing);
+    kvf_data_thread_read_start(&the_link.base, &request, &reads[i], run_nothing, run_nothing);
   }
   assert_ptr_equal(kvf_commands_next(&w.commands), &reads[0].start);
-  kvf_driven_read_cancel(&the_link.base, 99);
-  kvf_driven_read_cancel(&the_link.base, 8);
-  assert_ptr_equal(kvf_driven_open_read(&the_link), &reads[0]);
+  kvf_data_thread_read_cancel(&the_link.base, 99);
+  kvf_data_thread_read_cancel(&the_link.base, 8);
+  assert_ptr_equal(kvf_data_thread_open_read(&the_link), &reads[0]);
   end(&reads[0]);
-  assert_ptr_equal(kvf_driven_open_read(&the_link), &reads[1]);
+  assert_ptr_equal(kvf_data_thread_open_read(&the_link), &reads[1]);
   end(&reads[1]); /* and what was wished of it is off the list */
-  assert_null(kvf_driven_open_read(&the_link));
+  assert_null(kvf_data_thread_open_read(&the_link));
   assert_null(kvf_commands_next(&w.commands));
 }

@@ -1,5 +1,5 @@
 /* The thread that looks at a peer: its pidfd, cookie, fence table and regions; and letting go of all that. */
-#include "transport/local/check.h"
+#include "transport/local/local_check.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* What memory/stage.h needs of a GPU. */
-#ifndef KVF_MEMORY_CUDA_STAGE_H
-#define KVF_MEMORY_CUDA_STAGE_H
+#ifndef KVF_MEMORY_CUDA_DEVICE_STAGE_H
+#define KVF_MEMORY_CUDA_DEVICE_STAGE_H
 
 #include "memory/memory.h"
 

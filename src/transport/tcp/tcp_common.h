@@ -1,13 +1,13 @@
 /* What both sides of the tcp transport share.
  *
  * One data thread per transport serves both sides: the connections that consumers made to us (server.h) and the links
- * that we made (link.h): see driven.h. All state is the data thread's, but for what the lock of `commands` guards.
- * Since only the data thread writes to destination blocks, a read is released as soon as it says so.
+ * that we made (tcp_link.h): see data_thread.h. All state is the data thread's, but for what the lock of `commands`
+ * guards. Since only the data thread writes to destination blocks, a read is released as soon as it says so.
  */
-#ifndef KVF_TRANSPORT_TCP_COMMON_H
-#define KVF_TRANSPORT_TCP_COMMON_H
+#ifndef KVF_TRANSPORT_TCP_TCP_COMMON_H
+#define KVF_TRANSPORT_TCP_TCP_COMMON_H
 
-#include "transport/driven.h"
+#include "transport/data_thread.h"
 #include "transport/socket.h"
 #include "transport/tcp/stream.h"
 #include "wire/codec.h"
@@ -58,7 +58,7 @@ typedef struct kvf_tcp_listener {
 #define KVF_TCP_LISTENERS_MAX 2
 
 struct kvf_tcp {
-  kvf_driven driven; /* the lock of its commands guards has_memory and has_checksums too */
+  kvf_data_thread data_thread; /* the lock of its commands guards has_memory and has_checksums too */
   bool has_memory;
   bool has_checksums; /* of the memory */
   kvf_address listen; /* constant; port 0: does not listen */
@@ -78,7 +78,7 @@ struct kvf_tcp {
 
 static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, kvf_tcp, driven.base);
+  return KVF_CONTAINER_OF(transport, kvf_tcp, data_thread.base);
 }
 
 /* Of kvf_transport_ops: theirs is read by them. */

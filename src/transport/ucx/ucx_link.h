@@ -1,12 +1,12 @@
 /* Links and their reads. Operations from any thread; the rest in the data thread. */
-#ifndef KVF_TRANSPORT_UCX_LINK_H
-#define KVF_TRANSPORT_UCX_LINK_H
+#ifndef KVF_TRANSPORT_UCX_UCX_LINK_H
+#define KVF_TRANSPORT_UCX_UCX_LINK_H
 
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 kvf_status kvf_ucx_connect(kvf_transport *transport, const kvf_link_spec *spec, kvf_link **out);
-/* Of kvf_driven. */
-void kvf_ucx_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status);
+/* Of kvf_data_thread. */
+void kvf_ucx_link_close(kvf_data_thread *data_thread, kvf_data_thread_link *base, kvf_status status);
 /* Acts on what UCX has said of endpoints. False: it had said nothing. */
 bool kvf_ucx_links_run(kvf_ucx *ucx);
 /* Ends links that are too slow to leave. Returns when to call again. */

@@ -1,5 +1,5 @@
 /* Lists of pieces for the driver's batch call or for our own kernel, and copies by halves of a lane's pinned memory. */
-#include "memory/cuda/copy.h"
+#include "memory/cuda/device_copy.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* The rank's memory: registered, described, given up. */
-#ifndef KVF_TRANSPORT_UCX_MEMORY_H
-#define KVF_TRANSPORT_UCX_MEMORY_H
+#ifndef KVF_TRANSPORT_UCX_UCX_MEMORY_H
+#define KVF_TRANSPORT_UCX_UCX_MEMORY_H
 
-#include "transport/ucx/common.h"
+#include "transport/ucx/ucx_common.h"
 
 kvf_status kvf_ucx_set_memory(kvf_transport *transport, const kvf_transport_memory *given);
 void kvf_ucx_clear_memory(kvf_transport *transport);

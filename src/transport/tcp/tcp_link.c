@@ -1,5 +1,5 @@
 /* A link dials, answers the challenge, sends its reads, and takes chunks and trailers in that order. */
-#include "transport/tcp/link.h"
+#include "transport/tcp/tcp_link.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -25,7 +25,7 @@ typedef enum kvf_tcp_awaits {
 } kvf_tcp_awaits;
 
 typedef struct kvf_tcp_link {
-  kvf_driven_link driven; /* its peer is the data port */
+  kvf_data_thread_link common; /* its peer is the data port */
   uint64_t session_id;
   kvf_key session_key; /* until it is up */
   bool has_checksums;  /* the peer */
@@ -42,15 +42,15 @@ typedef struct kvf_tcp_link {
 
 /* A read from read() until it has been reported and its answer, if it was sent, has been received. */
 typedef struct kvf_tcp_read {
-  kvf_driven_read driven;
+  kvf_data_thread_read common;
   kvf_list in_link; /* `waiting` or `sent` */
   bool is_sent;
   bool is_reported; /* nothing may be written any more, and items are gone: what still comes is thrown away */
 } kvf_tcp_read;
 
-static kvf_tcp_link *link_of(kvf_driven_link *link)
+static kvf_tcp_link *link_of(kvf_data_thread_link *link)
 {
-  return KVF_CONTAINER_OF(link, kvf_tcp_link, driven);
+  return KVF_CONTAINER_OF(link, kvf_tcp_link, common);
 }
 
 /* An answer that its producer sends in one call comes in one. */
@@ -73,13 +73,13 @@ static void drop_if_ended(kvf_tcp_read *read)
 static void report(kvf_tcp_read *read, const kvf_read_result *result)
 {
   read->is_reported = true;
-  kvf_driven_read_done(&read->driven, result);
+  kvf_data_thread_read_done(&read->common, result);
   drop_if_ended(read);
 }
 
 static void end(kvf_tcp_read *read, kvf_status status)
 {
-  kvf_read_result result = {.id = read->driven.transfer.id, .status = status, .bytes = read->driven.arrived_bytes};
+  kvf_read_result result = {.id = read->common.transfer.id, .status = status, .bytes = read->common.arrived_bytes};
   report(read, &result);
 }
 
@@ -95,16 +95,16 @@ static void forget(kvf_list *reads)
 
 static kvf_tcp_read *first_open(kvf_tcp_link *link)
 {
-  kvf_driven_read *read = kvf_driven_open_read(&link->driven);
-  return read == NULL ? NULL : KVF_CONTAINER_OF(read, kvf_tcp_read, driven);
+  kvf_data_thread_read *read = kvf_data_thread_open_read(&link->common);
+  return read == NULL ? NULL : KVF_CONTAINER_OF(read, kvf_tcp_read, common);
 }
 
 /* ---- the end of a link ---- */
 
 /* For good: the reads' answers will never come. */
-void kvf_tcp_link_close(kvf_driven *driven, kvf_driven_link *base, kvf_status status)
+void kvf_tcp_link_close(kvf_data_thread *data_thread, kvf_data_thread_link *base, kvf_status status)
 {
-  kvf_tcp *tcp = KVF_CONTAINER_OF(driven, kvf_tcp, driven);
+  kvf_tcp *tcp = KVF_CONTAINER_OF(data_thread, kvf_tcp, data_thread);
   kvf_tcp_link *link = link_of(base);
   kvf_tcp_read *read;
   kvf_tcp_close(tcp, &link->stream, &link->source);
@@ -125,7 +125,7 @@ static void dial_failed(kvf_tcp_link *link, int error)
   } else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM || error == EACCES) {
     status = KVF_TRANSFER_SETUP;
   }
-  (void)kvf_driven_link_fail(&link->driven, status, "cannot connect: %s", strerror(error));
+  (void)kvf_data_thread_link_fail(&link->common, status, "cannot connect: %s", strerror(error));
 }
 
 /* The kernel could not send or receive. */
@@ -133,20 +133,20 @@ static bool link_broken(kvf_tcp_link *link)
 {
   int error = link->stream.error;
   const char *why = kvf_tcp_stream_why(&link->stream);
-  if (link->driven.state == KVF_DRIVEN_UP) {
+  if (link->common.state == KVF_DATA_THREAD_LINK_UP) {
     bool closed = error == 0 || error == ECONNRESET || error == EPIPE;
-    return kvf_driven_link_fail(&link->driven, closed ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED, "%s",
-                                error == 0 ? "closed by the producer" : why);
+    return kvf_data_thread_link_fail(&link->common, closed ? KVF_PEER_DOWN : KVF_TRANSFER_FAILED, "%s",
+                                     error == 0 ? "closed by the producer" : why);
   }
   if (error == EPROTO) {
-    return kvf_driven_link_fail(&link->driven, KVF_HANDSHAKE_REFUSED, "%s", why);
+    return kvf_data_thread_link_fail(&link->common, KVF_HANDSHAKE_REFUSED, "%s", why);
   }
   if (error == 0 && link->awaits == KVF_TCP_AWAITS_READY) {
-    return kvf_driven_link_fail(&link->driven, KVF_HANDSHAKE_REFUSED,
-                                "closed when the proof of the session's key was shown");
+    return kvf_data_thread_link_fail(&link->common, KVF_HANDSHAKE_REFUSED,
+                                     "closed when the proof of the session's key was shown");
   }
-  return kvf_driven_link_fail(&link->driven, KVF_PEER_DOWN, "closed during the handshake: %s",
-                              error == 0 ? "end of stream" : why);
+  return kvf_data_thread_link_fail(&link->common, KVF_PEER_DOWN, "closed during the handshake: %s",
+                                   error == 0 ? "end of stream" : why);
 }
 
 /* Sends what is staged and tells epoll what to wait for. False, as from every function here: the link has failed. */
@@ -164,7 +164,7 @@ static bool link_flush(kvf_tcp *tcp, kvf_tcp_link *link)
   }
   uint32_t events = (uint32_t)EPOLLIN | (link->is_blocked ? (uint32_t)EPOLLOUT : 0u);
   if (!kvf_tcp_watch(tcp, link->stream.fd, &link->source, events)) {
-    return kvf_driven_link_fail(&link->driven, KVF_TRANSFER_FAILED, "%s", strerror(errno));
+    return kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_FAILED, "%s", strerror(errno));
   }
   return true;
 }
@@ -175,7 +175,7 @@ static bool link_flush(kvf_tcp *tcp, kvf_tcp_link *link)
 static bool stage_read(kvf_tcp_link *link)
 {
   kvf_tcp_read *read = KVF_CONTAINER_OF(link->waiting.next, kvf_tcp_read, in_link);
-  const kvf_transfer *wanted = &read->driven.transfer;
+  const kvf_transfer *wanted = &read->common.transfer;
   uint64_t room = KVF_DATA_READ_HEAD_BYTES + (uint64_t)wanted->items_count * KVF_DATA_READ_RUN_BYTES;
   if (room > KVF_FRAME_BODY_BYTES_MAX) {
     room = KVF_FRAME_BODY_BYTES_MAX;
@@ -189,7 +189,7 @@ static bool stage_read(kvf_tcp_link *link)
                            .remote_head = wanted->remote_head,
                            .local_head = wanted->local_head,
                            .heads = wanted->heads,
-                           .want = kvf_chunk_want(&read->driven.chunk),
+                           .selection = kvf_chunk_selection(&read->common.chunk),
                            .items_count = wanted->items_count};
   size_t bytes = 0;
   kvf_status status = kvf_data_read_encode(&message, wanted->items, out + KVF_FRAME_HEADER_BYTES, room, &bytes);
@@ -226,9 +226,9 @@ static void send_reads(kvf_tcp *tcp, kvf_tcp_link *link)
 static void run_start(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
-  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, driven.start);
-  kvf_tcp_link *link = link_of(read->driven.link);
-  kvf_status status = kvf_driven_read_prepare(&read->driven);
+  kvf_tcp_read *read = KVF_CONTAINER_OF(command, kvf_tcp_read, common.start);
+  kvf_tcp_link *link = link_of(read->common.link);
+  kvf_status status = kvf_data_thread_read_prepare(&read->common);
   if (status != KVF_OK) {
     end(read, status);
     return;
@@ -240,8 +240,8 @@ static void run_start(void *owner, kvf_command *command)
 /* The producer need not begin with it. There is no room only while it takes nothing anyway. */
 static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 {
-  kvf_tcp_link *link = link_of(read->driven.link);
-  kvf_data_cancel cancel = {.read_id = read->driven.transfer.id};
+  kvf_tcp_link *link = link_of(read->common.link);
+  kvf_data_cancel cancel = {.read_id = read->common.transfer.id};
   uint8_t body[KVF_DATA_CANCEL_BYTES_MAX];
   size_t bytes = 0;
   bool staged = kvf_data_cancel_encode(&cancel, body, sizeof(body), &bytes) == KVF_OK &&
@@ -251,7 +251,7 @@ static bool send_cancel(kvf_tcp *tcp, kvf_tcp_read *read)
 
 static bool has_begun(const kvf_tcp_read *read)
 {
-  const kvf_tcp_link *link = link_of(read->driven.link);
+  const kvf_tcp_link *link = link_of(read->common.link);
   bool chunk_has_come = link->awaits == KVF_TCP_AWAITS_PAYLOAD || link->awaits == KVF_TCP_AWAITS_TRAILER;
   return chunk_has_come && link->sent.next == &read->in_link;
 }
@@ -261,7 +261,7 @@ static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
   if (!read->is_sent) {
     kvf_list_remove(&read->in_link); /* where it waits, if it has been started */
   } else if (has_begun(read)) {
-    kvf_tcp_payload_end(tcp, &link_of(read->driven.link)->payload);
+    kvf_tcp_payload_end(tcp, &link_of(read->common.link)->payload);
   } else if (!send_cancel(tcp, read)) {
     return; /* the link has failed, and reported it */
   }
@@ -270,7 +270,7 @@ static void cancel_read(kvf_tcp *tcp, kvf_tcp_read *read)
 
 static void run_cancel(void *owner, kvf_command *command)
 {
-  cancel_read(owner, KVF_CONTAINER_OF(command, kvf_tcp_read, driven.cancel));
+  cancel_read(owner, KVF_CONTAINER_OF(command, kvf_tcp_read, common.cancel));
 }
 
 /* The link lives on: reads are cancelled. */
@@ -289,7 +289,7 @@ kvf_status kvf_tcp_read_start(kvf_link *base, const kvf_transfer *request)
     return KVF_NO_MEMORY;
   }
   kvf_list_init(&read->in_link);
-  kvf_driven_read_start(base, request, &read->driven, run_start, run_cancel);
+  kvf_data_thread_read_start(base, request, &read->common, run_start, run_cancel);
   return KVF_OK;
 }
 
@@ -302,7 +302,7 @@ static kvf_tcp_read *answered(const kvf_tcp_link *link)
 
 static void note_bulk(kvf_tcp *tcp, const kvf_tcp_read *read)
 {
-  tcp->is_bulk = tcp->is_bulk || read->driven.bytes > KVF_TCP_COPIED_BYTES_MAX;
+  tcp->is_bulk = tcp->is_bulk || read->common.bytes > KVF_TCP_COPIED_BYTES_MAX;
 }
 
 static void take_answered(kvf_tcp *tcp, kvf_tcp_link *link, kvf_tcp_read *read)
@@ -336,17 +336,17 @@ static bool on_chunk(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, size
   const char *wrong = NULL;
   if (kvf_data_chunk_decode(body, body_bytes, &chunk) != KVF_OK) {
     wrong = "malformed chunk";
-  } else if (read == NULL || chunk.read_id != read->driven.transfer.id) {
+  } else if (read == NULL || chunk.read_id != read->common.transfer.id) {
     wrong = "a chunk that is not the next one";
-  } else if (chunk.status == KVF_OK && chunk.payload_bytes != read->driven.bytes) {
+  } else if (chunk.status == KVF_OK && chunk.payload_bytes != read->common.bytes) {
     wrong = "a chunk of another size than was asked for";
   }
   if (wrong != NULL) {
-    return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "%s", wrong);
+    return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "%s", wrong);
   }
   if (chunk.status == KVF_OK) {
-    link->payload = kvf_tcp_payload_of(read->is_reported ? NULL : tcp->memory, &read->driven.chunk, read->driven.bytes);
-    link->awaits = read->driven.bytes > 0 ? KVF_TCP_AWAITS_PAYLOAD : KVF_TCP_AWAITS_TRAILER;
+    link->payload = kvf_tcp_payload_of(read->is_reported ? NULL : tcp->memory, &read->common.chunk, read->common.bytes);
+    link->awaits = read->common.bytes > 0 ? KVF_TCP_AWAITS_PAYLOAD : KVF_TCP_AWAITS_TRAILER;
     return true;
   }
   take_answered(tcp, link, read);
@@ -372,8 +372,8 @@ static kvf_tcp_io take_payload(kvf_tcp *tcp, kvf_tcp_link *link, uint64_t *budge
     link->awaits = KVF_TCP_AWAITS_TRAILER;
   }
   if (!read->is_reported && arrived > 0) {
-    read->driven.arrived_bytes += arrived;
-    kvf_driven_read_progress(&read->driven);
+    read->common.arrived_bytes += arrived;
+    kvf_data_thread_read_progress(&read->common);
   }
   return io;
 }
@@ -382,8 +382,8 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
 {
   kvf_data_trailer trailer;
   kvf_tcp_read *read = answered(link);
-  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->driven.transfer.id) {
-    return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "a trailer that is not the chunk's");
+  if (kvf_data_trailer_decode(body, body_bytes, &trailer) != KVF_OK || trailer.read_id != read->common.transfer.id) {
+    return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "a trailer that is not the chunk's");
   }
   take_answered(tcp, link, read);
   if (read->is_reported) {
@@ -392,15 +392,15 @@ static bool on_trailer(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, si
   }
   /* The session is with this incarnation, and nobody else has its key: the table can be no other's. And the connection
    * is served from this memory alone. */
-  kvf_read_result result = {.id = read->driven.transfer.id,
+  kvf_read_result result = {.id = read->common.transfer.id,
                             .status = KVF_OK,
                             .sample = {.head = {.magic = KVF_FENCE_MAGIC,
-                                                .incarnation = link->driven.incarnation,
-                                                .generation = link->driven.peer_generation},
+                                                .incarnation = link->common.incarnation,
+                                                .generation = link->common.peer_generation},
                                        .entry = {.word = trailer.word, .digest = trailer.digest}},
-                            .bytes = read->driven.arrived_bytes,
+                            .bytes = read->common.arrived_bytes,
                             .work = {.pieces = link->payload.cursor.segments}};
-  kvf_checksums_judge(&read->driven.chunk, &result);
+  kvf_checksums_judge(&read->common.chunk, &result);
   report(read, &result);
   return true;
 }
@@ -411,9 +411,9 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, 
 {
   kvf_data_challenge challenge;
   if (kvf_data_challenge_decode(body, body_bytes, &challenge) != KVF_OK) {
-    return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "malformed data_challenge");
+    return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "malformed data_challenge");
   }
-  kvf_data_hello hello = {.session_id = link->session_id, .generation = link->driven.peer_generation};
+  kvf_data_hello hello = {.session_id = link->session_id, .generation = link->common.peer_generation};
   uint8_t out[KVF_DATA_HELLO_BYTES_MAX];
   size_t bytes = 0;
   if (getentropy(hello.nonce, sizeof(hello.nonce)) != 0 ||
@@ -421,7 +421,7 @@ static bool on_challenge(kvf_tcp *tcp, kvf_tcp_link *link, const uint8_t *body, 
       kvf_data_ready_proof(&link->session_key, &challenge, &hello, link->ready_proof) != KVF_OK ||
       kvf_data_hello_encode(&hello, out, sizeof(out), &bytes) != KVF_OK ||
       !kvf_tcp_stage_frame(&link->stream, KVF_FRAME_DATA_HELLO, out, bytes)) {
-    return kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "no proof could be made");
+    return kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_SETUP, "no proof could be made");
   }
   link->awaits = KVF_TCP_AWAITS_READY;
   return link_flush(tcp, link);
@@ -431,15 +431,15 @@ static bool on_ready(kvf_tcp_link *link, const uint8_t *body, size_t body_bytes)
 {
   kvf_data_ready ready;
   if (kvf_data_ready_decode(body, body_bytes, &ready) != KVF_OK) {
-    return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "malformed data_ready");
+    return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "malformed data_ready");
   }
   if (!kvf_equal_secret(ready.proof, link->ready_proof, sizeof(ready.proof))) {
-    return kvf_driven_link_fail(&link->driven, KVF_HANDSHAKE_REFUSED,
-                                "whoever listens there has not proved the session's key");
+    return kvf_data_thread_link_fail(&link->common, KVF_HANDSHAKE_REFUSED,
+                                     "whoever listens there has not proved the session's key");
   }
   link->awaits = KVF_TCP_AWAITS_CHUNK;
   OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
-  kvf_driven_link_up(&link->driven);
+  kvf_data_thread_link_up(&link->common);
   return true;
 }
 
@@ -459,7 +459,7 @@ static bool on_frame(kvf_tcp *tcp, kvf_tcp_link *link, kvf_frame_type type, cons
   if (link->awaits == KVF_TCP_AWAITS_TRAILER && type == KVF_FRAME_TRAILER) {
     return on_trailer(tcp, link, body, body_bytes);
   }
-  return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "unexpected frame %s", kvf_frame_type_name(type));
+  return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "unexpected frame %s", kvf_frame_type_name(type));
 }
 
 /* Takes one frame. False: the link has failed. *took is false if no frame has come whole. */
@@ -472,7 +472,7 @@ static bool take_frame(kvf_tcp *tcp, kvf_tcp_link *link, bool *took)
   }
   kvf_frame_header header;
   if (kvf_frame_header_decode(kvf_tcp_waiting(&link->stream), BODY_BYTES_MAX, &header) != KVF_OK) {
-    return kvf_driven_link_fail(&link->driven, KVF_PROTOCOL, "not a frame, or one that is too long");
+    return kvf_data_thread_link_fail(&link->common, KVF_PROTOCOL, "not a frame, or one that is too long");
   }
   if (waiting < KVF_FRAME_HEADER_BYTES + (size_t)header.body_bytes) {
     return true;
@@ -532,8 +532,8 @@ static void link_ready(kvf_tcp *tcp, kvf_tcp_source *source, uint32_t events)
 
 static void link_open(kvf_tcp *tcp, kvf_tcp_link *link)
 {
-  const kvf_transport_config *config = &tcp->driven.config;
-  const kvf_address *peer = &link->driven.peer;
+  const kvf_transport_config *config = &tcp->data_thread.config;
+  const kvf_address *peer = &link->common.peer;
   int fd = kvf_socket_connect(peer, config->handshake_timeout_ms, config->tcp_buffer_bytes);
   if (fd < 0) {
     dial_failed(link, errno);
@@ -541,36 +541,36 @@ static void link_open(kvf_tcp *tcp, kvf_tcp_link *link)
   }
   if (kvf_tcp_stream_open(&link->stream, fd, IN_BYTES, OUT_BYTES,
                           kvf_tls_is_due(&config->tls, peer) ? config->tls.context : NULL, true) != KVF_OK) {
-    (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "no memory for its buffers");
+    (void)kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_SETUP, "no memory for its buffers");
   } else if (!kvf_tcp_watch(tcp, fd, &link->source, EPOLLOUT)) {
-    (void)kvf_driven_link_fail(&link->driven, KVF_TRANSFER_SETUP, "%s", strerror(errno));
+    (void)kvf_data_thread_link_fail(&link->common, KVF_TRANSFER_SETUP, "%s", strerror(errno));
   }
 }
 
 static void run_connect(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
-  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, driven.connect);
+  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, common.connect);
   char message[KVF_MESSAGE_BYTES_MAX];
-  kvf_status status = kvf_driven_link_begin(&link->driven, message);
+  kvf_status status = kvf_data_thread_link_begin(&link->common, message);
   if (status != KVF_OK) {
-    (void)kvf_driven_link_fail(&link->driven, status, "%s", message);
+    (void)kvf_data_thread_link_fail(&link->common, status, "%s", message);
     return;
   }
-  kvf_driven_agree_on_checksums(&link->driven, link->has_checksums);
+  kvf_data_thread_agree_on_checksums(&link->common, link->has_checksums);
   link_open(tcp, link);
 }
 
 static void run_disconnect(void *owner, kvf_command *command)
 {
   kvf_tcp *tcp = owner;
-  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, driven.disconnect);
-  kvf_tcp_link_close(&tcp->driven, &link->driven, KVF_CANCELLED);
-  kvf_list_remove(&link->driven.in_connecting);
-  kvf_list_remove(&link->driven.in_links);
+  kvf_tcp_link *link = KVF_CONTAINER_OF(command, kvf_tcp_link, common.disconnect);
+  kvf_tcp_link_close(&tcp->data_thread, &link->common, KVF_CANCELLED);
+  kvf_list_remove(&link->common.in_connecting);
+  kvf_list_remove(&link->common.in_links);
   kvf_tcp_stream_free(&link->stream);
   OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
-  free(link->driven.pages);
+  free(link->common.pages);
   free(link);
 }
 
@@ -582,26 +582,26 @@ kvf_status kvf_tcp_connect(kvf_transport *transport, const kvf_link_spec *spec, 
     return KVF_PROTOCOL;
   }
   kvf_tcp_link *link = calloc(1, sizeof(*link));
-  if (link == NULL || !kvf_driven_link_init(&link->driven, transport, spec, run_connect, run_disconnect)) {
+  if (link == NULL || !kvf_data_thread_link_init(&link->common, transport, spec, run_connect, run_disconnect)) {
     return KVF_NO_MEMORY;
   }
   kvf_list_init(&link->waiting);
   kvf_list_init(&link->sent);
-  link->driven.peer.port = found.port;
+  link->common.peer.port = found.port;
   link->has_checksums = found.has_checksums;
   link->session_id = spec->session_id;
   link->session_key = spec->session_key;
   link->source = (kvf_tcp_source){.ready = link_ready, .is_for_callers = true};
   link->stream.fd = -1;
-  *out = &link->driven.base;
-  kvf_driven_connect(&link->driven);
+  *out = &link->common.base;
+  kvf_data_thread_connect(&link->common);
   return KVF_OK;
 }
 
 void kvf_tcp_links_clear(kvf_tcp *tcp)
 {
-  for (kvf_list *node = tcp->driven.links.next; node != &tcp->driven.links; node = node->next) {
-    kvf_tcp_link *link = KVF_CONTAINER_OF(node, kvf_tcp_link, driven.in_links);
+  for (kvf_list *node = tcp->data_thread.links.next; node != &tcp->data_thread.links; node = node->next) {
+    kvf_tcp_link *link = KVF_CONTAINER_OF(node, kvf_tcp_link, common.in_links);
     reads_cancel(tcp, link);
     kvf_tcp_payload_end(tcp, &link->payload);
   }

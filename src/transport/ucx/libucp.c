@@ -1,5 +1,5 @@
 /* Finds libucp by its name, or beside the package, and gives the process its signal handlers back. */
-#include "transport/ucx/load.h"
+#include "transport/ucx/libucp.h"
 
 #include <dlfcn.h> /* dladdr() */
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* What the checks of the machines (kvf_core_check()) have in common. */
-#ifndef KVF_CORE_CHECK_H
-#define KVF_CORE_CHECK_H
+#ifndef KVF_CORE_CHECK_LIST_H
+#define KVF_CORE_CHECK_LIST_H
 
 #include <assert.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* UCX, loaded when the first transport `ucx` of the process is opened, and for the rest of the process' life. */
-#ifndef KVF_TRANSPORT_UCX_LOAD_H
-#define KVF_TRANSPORT_UCX_LOAD_H
+#ifndef KVF_TRANSPORT_UCX_LIBUCP_H
+#define KVF_TRANSPORT_UCX_LIBUCP_H
 
 #include "kvferry/types.h"
-#include "transport/ucx/api.h"
+#include "transport/ucx/ucx_api.h"
 
 /* Debian's package has it, and the installed system's loader knows where. */
 #define KVF_UCX_LIBRARY "libucp.so.0"

@@ -1,20 +1,19 @@
 /* What both sides of the transport `ucx` share.
  *
- * One data thread makes every call of UCX: see driven.h. Two workers: one whose endpoints read (link.h), and, while
- * memory is registered, one through which others read that memory (memory.h).
- * The second is destroyed when the memory goes away: UCX answers gets over TCP from any address that it is asked for,
- * registered or not, and the worker's end is what ends that. All state is the data thread's, but for what the lock of
- * `commands` guards.
+ * One data thread makes every call of UCX: see data_thread.h. Two workers: one whose endpoints read (ucx_link.h), and,
+ * while memory is registered, one through which others read that memory (ucx_memory.h). The second is destroyed when
+ * the memory goes away: UCX answers gets over TCP from any address that it is asked for, registered or not, and the
+ * worker's end is what ends that. All state is the data thread's, but for what the lock of `commands` guards.
  *
  * UCX calls back from inside its own functions; what is called notes what has happened, and the thread acts on it
  * afterwards.
  */
-#ifndef KVF_TRANSPORT_UCX_COMMON_H
-#define KVF_TRANSPORT_UCX_COMMON_H
+#ifndef KVF_TRANSPORT_UCX_UCX_COMMON_H
+#define KVF_TRANSPORT_UCX_UCX_COMMON_H
 
 #include "memory/memory.h"
-#include "transport/driven.h"
-#include "transport/ucx/load.h"
+#include "transport/data_thread.h"
+#include "transport/ucx/libucp.h"
 #include "wire/ucx_description.h"
 #include "wire/ucx_message.h"
 
@@ -102,13 +101,13 @@ typedef struct kvf_ucx_seen {
 } kvf_ucx_seen;
 
 typedef struct kvf_ucx_link {
-  kvf_driven_link driven;
+  kvf_data_thread_link common;
   bool is_given_back; /* `disconnect` has run: it is to be freed */
   kvf_list in_leaving;
   kvf_list in_troubled; /* ucx->troubled: its endpoint has failed or been closed since it was looked at */
   kvf_list reads;       /* that have been started */
   kvf_ucp_ep ep;
-  bool has_messages;    /* its gets are messages: see load.h */
+  bool has_messages;    /* its gets are messages: see libucp.h */
   bool is_closing;      /* the endpoint is being closed: UCX says when it is */
   kvf_ucs_status error; /* of the endpoint */
   kvf_ucx_batch check;
@@ -122,8 +121,8 @@ typedef struct kvf_ucx_link {
 } kvf_ucx_link;
 
 struct kvf_ucx {
-  kvf_driven driven;    /* the lock of its commands guards `description` too */
-  uint8_t *description; /* NULL: no memory */
+  kvf_data_thread data_thread; /* the lock of its commands guards `description` too */
+  uint8_t *description;        /* NULL: no memory */
   size_t description_bytes;
   bool is_loopback; /* constant: nobody off this host is to be listened to */
 
@@ -157,7 +156,7 @@ struct kvf_ucx {
 
 static inline kvf_ucx *kvf_ucx_of(kvf_transport *transport)
 {
-  return KVF_CONTAINER_OF(transport, kvf_ucx, driven.base);
+  return KVF_CONTAINER_OF(transport, kvf_ucx, data_thread.base);
 }
 
 const char *kvf_ucx_text(const kvf_ucx *ucx, kvf_ucs_status status);

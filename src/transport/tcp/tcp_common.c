@@ -1,5 +1,5 @@
 /* Descriptors that epoll watches, frames that are staged, what a rank says of itself, and where payload goes. */
-#include "transport/tcp/common.h"
+#include "transport/tcp/tcp_common.h"
 
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,7 +18,7 @@ bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events
     operation = EPOLL_CTL_DEL;
   }
   struct epoll_event event = {.events = events, .data = {.ptr = source}};
-  if (epoll_ctl(tcp->driven.epoll_fd, operation, fd, &event) != 0) {
+  if (epoll_ctl(tcp->data_thread.epoll_fd, operation, fd, &event) != 0) {
     return false;
   }
   source->events = events;
@@ -28,7 +28,7 @@ bool kvf_tcp_watch(kvf_tcp *tcp, int fd, kvf_tcp_source *source, uint32_t events
 void kvf_tcp_close(kvf_tcp *tcp, kvf_tcp_stream *stream, kvf_tcp_source *source)
 {
   if (stream->fd >= 0 && source->events != 0) {
-    (void)epoll_ctl(tcp->driven.epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
+    (void)epoll_ctl(tcp->data_thread.epoll_fd, EPOLL_CTL_DEL, stream->fd, NULL);
     source->events = 0;
   }
   kvf_tcp_stream_close(stream);

@@ -2,8 +2,8 @@
  * it nor its header. Names and values are the driver's with KVF_ before them; drivers from KVF_CUDA_VERSION_MIN on have
  * this interface. tests/unit/memory/cuda_abi_test.c compares it with CUDA's own header.
  */
-#ifndef KVF_MEMORY_CUDA_API_H
-#define KVF_MEMORY_CUDA_API_H
+#ifndef KVF_MEMORY_CUDA_CUDA_API_H
+#define KVF_MEMORY_CUDA_CUDA_API_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* Staging by a lane of its own: copies are begun in its stream, and each half has an event behind its last. */
-#include "memory/cuda/stage.h"
+#include "memory/cuda/device_stage.h"
 
 #include <stdlib.h>
 
-#include "memory/cuda/copy.h"
+#include "memory/cuda/device_copy.h"
 
 typedef struct cuda_stage {
   kvf_cuda_gpu *gpu;

@@ -1,6 +1,6 @@
 /* What is always true of a recovery table between two calls. Without assertions nothing happens. */
-#ifndef KVF_RECOVERY_CHECK_H
-#define KVF_RECOVERY_CHECK_H
+#ifndef KVF_RECOVERY_RECOVERY_CHECK_H
+#define KVF_RECOVERY_RECOVERY_CHECK_H
 
 #include "kvferry/recovery.h"
 

@@ -1,8 +1,8 @@
 /* A look at a peer's process before its memory is read: whether it is there, may be read, and is the one that described
  * itself; and the import of its memory. The kernel may keep whoever looks waiting, so each look has a thread of its
  * own, which nobody waits for. */
-#ifndef KVF_TRANSPORT_LOCAL_CHECK_H
-#define KVF_TRANSPORT_LOCAL_CHECK_H
+#ifndef KVF_TRANSPORT_LOCAL_LOCAL_CHECK_H
+#define KVF_TRANSPORT_LOCAL_LOCAL_CHECK_H
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -2,8 +2,8 @@
  * neither it nor its headers. Versions from KVF_UCX_MAJOR.KVF_UCX_MINOR on have this interface; what they add later
  * lies behind field masks. tests/unit/transport/ucx_abi_test.c compares it with UCX's own headers.
  */
-#ifndef KVF_TRANSPORT_UCX_API_H
-#define KVF_TRANSPORT_UCX_API_H
+#ifndef KVF_TRANSPORT_UCX_UCX_API_H
+#define KVF_TRANSPORT_UCX_UCX_API_H
 
 #include <stddef.h>
 #include <stdint.h>
