@@ -1,6 +1,5 @@
 /* What has been released, or belongs to who has gone, nobody writes to. */
 #include "../cuda_driver.h"
-#include "../sanitizer.h"
 #include "base/prng.h"
 #include "conformance.h"
 

@@ -98,7 +98,7 @@ static void gather(const kvf_address *at, const char *say)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
-  uint64_t until_ms = pair_now_ms() + UINT64_C(4) * PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + UINT64_C(4) * PAIR_PATIENCE_MS;
   for (size_t i = 0; i < s.crowd; i++) {
     s.fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(s.fds[i] >= 0);
@@ -108,7 +108,7 @@ static void gather(const kvf_address *at, const char *say)
     if (say != NULL) {
       (void)send(s.fds[i], say, strlen(say), MSG_NOSIGNAL);
     }
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
 }
 
@@ -234,11 +234,11 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
     }
     assert_int_equal(peer_receive_chunk(fds[i]).status, KVF_OK); /* and not a byte of its payload */
   }
-  uint64_t begin_ms = pair_now_ms();
+  uint64_t begin_ms = now_ms();
   (void)kvf_lease_end(s.producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
   (void)kvf_lease_release(s.producer.node, ticket.lease.id);
   assert_true(pair_wait_stat(&s.producer, "data_connections_ended", "transfer_stalled", BORES, PAIR_PATIENCE_MS));
-  assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
+  assert_true(now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
   assert_true(pair_wait_log(&s.producer, "it has reads open, and takes nothing", "127.0.0.1:", PAIR_PATIENCE_MS));
   for (size_t i = 0; i < BORES; i++) {
     (void)send(fds[i], "", 1, MSG_NOSIGNAL); /* where the kernel's clock came first, nobody is told unless he asks */

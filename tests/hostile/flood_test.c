@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "../child_process.h"
-#include "../sanitizer.h"
 #include "pair.h"
 #include "stranger.h"
 #include "test.h"

@@ -77,13 +77,13 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
 static void expect_served(pair_node *consumer, producer_process *process, uint32_t seed)
 {
   pair_outcome out = {.status = KVF_PEER_DOWN};
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   do {
     pair_ticket ticket;
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
     producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
     pair_try_ticket(consumer, &ticket, &out);
-    pair_sleep_ms(5);
+    sleep_ms(5);
   } while (out.started != KVF_OK || out.status != KVF_OK);
 }
 

@@ -220,7 +220,7 @@ static void assert_undisturbed(scene *s)
 {
   beside_expect_undisturbed(&s->beside);
   costs_expect(s->before, SLACK_BYTES);
-  pair_sleep_ms(LINE_EVERY_MS);
+  sleep_ms(LINE_EVERY_MS);
 }
 
 SCENE_TEST(at_the_control_port)

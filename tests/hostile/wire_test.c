@@ -167,7 +167,7 @@ static bool harm(conn *c, direction *d)
       }
       return true;
     default:
-      return pair_now_ms() >= d->next_ms;
+      return now_ms() >= d->next_ms;
   }
 }
 
@@ -184,7 +184,7 @@ static void forward(conn *c, int end)
     bytes = left > 0 && bytes > left ? (size_t)left : bytes;
     if (left == 0 && proxy.plan.mode == PROXY_DRIP) {
       bytes = bytes > 1 ? 1 : bytes;
-      d->next_ms = pair_now_ms() + DRIP_MS;
+      d->next_ms = now_ms() + DRIP_MS;
     }
   }
   ssize_t sent = send(c->fds[1 - end], d->bytes + d->first, bytes, MSG_NOSIGNAL);

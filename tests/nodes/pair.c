@@ -1,13 +1,10 @@
 /* Whole nodes, their engines, tickets and loads: see pair.h. */
 #include "pair.h"
 
-#include <dirent.h>
 #include <malloc.h>
-#include <time.h>
 
 #include "../cuda_driver.h"
 #include "../memory_kind.h"
-#include "../sanitizer.h"
 #include "runtime/pump.h"
 #include "test.h"
 #include "transport/thread.h"
@@ -41,7 +38,7 @@ static bool has_line(pair_log *log, const char *text, const char *other_text)
 bool pair_logged(pair_node *n, const char *text, const char *other_text)
 {
   char mark[32];
-  const uint64_t until_ms = pair_now_ms() + PATIENT_MS;
+  const uint64_t until_ms = now_ms() + PATIENT_MS;
   (void)snprintf(mark, sizeof(mark), "mark %u.", ++n->marks);
   kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
   while (!has_line(n->log, mark, NULL) && pair_tick(until_ms)) {
@@ -69,7 +66,7 @@ static uint32_t memory_named(const char *name)
   return kinds[i].memory;
 }
 
-static void *allocate(const pair_node *n, size_t bytes)
+static void *allocate_region(const pair_node *n, size_t bytes)
 {
   if (n->is_mapped) {
     return test_memory_map(bytes);
@@ -81,7 +78,7 @@ static void *allocate(const pair_node *n, size_t bytes)
 static void allocate_memory(pair_node *n)
 {
   for (uint32_t i = 0; i < n->regions; i++) {
-    n->bases[i] = allocate(n, (size_t)n->blocks * n->block_bytes);
+    n->bases[i] = allocate_region(n, (size_t)n->blocks * n->block_bytes);
     assert_non_null(n->bases[i]);
     n->pool[i] = n->is_mapped ? NULL : test_memory_bytes(n->bases[i]);
   }
@@ -488,28 +485,10 @@ kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id
   return pair_load_within(consumer, ticket, id, first, NULL, 0);
 }
 
-uint64_t pair_now_ms(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-void pair_sleep_us(uint64_t us)
-{
-  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-  (void)nanosleep(&pause, NULL);
-}
-
-void pair_sleep_ms(uint32_t ms)
-{
-  pair_sleep_us(ms * UINT64_C(1000));
-}
-
 bool pair_tick(uint64_t until_ms)
 {
-  pair_sleep_ms(1);
-  return pair_now_ms() < until_ms;
+  sleep_ms(1);
+  return now_ms() < until_ms;
 }
 
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
@@ -556,11 +535,11 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
 pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms)
 {
   pair_result result = {0};
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (!(result.load_released && result.decided) && pair_now_ms() < until_ms) {
+  uint64_t until_ms = now_ms() + timeout_ms;
+  while (!(result.load_released && result.decided) && now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     } else {
       take(consumer, id, &event, &result);
     }
@@ -629,7 +608,7 @@ bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_r
   while (!out->load_released && kvf_clock_now() < until_ns) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
-      pair_sleep_us(20);
+      sleep_us(20);
     } else {
       take(consumer, id, &event, out);
     }
@@ -639,11 +618,11 @@ bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_r
 
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms)
 {
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (pair_now_ms() < until_ms) {
+  uint64_t until_ms = now_ms() + timeout_ms;
+  while (now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(producer->node, &event, 1) == 0) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     } else if (event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease_id) {
       return event.u.lease_end;
     }
@@ -673,7 +652,7 @@ uint64_t pair_stat(pair_node *n, const char *name, const char *reason)
 
 bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms)
 {
-  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  const uint64_t until_ms = now_ms() + timeout_ms;
   while (pair_stat(n, name, reason) < value && pair_tick(until_ms)) {
   }
   return pair_stat(n, name, reason) >= value;
@@ -681,25 +660,10 @@ bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t
 
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms)
 {
-  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  const uint64_t until_ms = now_ms() + timeout_ms;
   while (!pair_logged(n, text, other_text) && pair_tick(until_ms)) {
   }
   return pair_logged(n, text, other_text);
-}
-
-size_t pair_count_entries(const char *folder)
-{
-  size_t count = 0;
-  DIR *directory = opendir(folder);
-  if (directory == NULL) {
-    fail_msg("cannot list %s", folder);
-    return 0;
-  }
-  while (readdir(directory) != NULL) {
-    count++;
-  }
-  (void)closedir(directory);
-  return count;
 }
 
 uint16_t pair_control_port(const pair_node *n)
@@ -723,7 +687,7 @@ extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak)
 
 costs costs_now(void)
 {
-  costs now = {.descriptors = pair_count_entries("/proc/self/fd"), .threads = pair_count_entries("/proc/self/task")};
+  costs now = {.descriptors = count_entries("/proc/self/fd"), .threads = count_entries("/proc/self/task")};
   if (__sanitizer_get_current_allocated_bytes != NULL) {
     now.memory_bytes = __sanitizer_get_current_allocated_bytes();
   } else {
@@ -736,7 +700,7 @@ costs costs_now(void)
 void costs_expect(costs before, size_t slack_bytes)
 {
   const size_t most_bytes = SANITIZED ? SIZE_MAX : before.memory_bytes + slack_bytes;
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   costs now = costs_now();
   while ((now.descriptors != before.descriptors || now.threads != before.threads || now.memory_bytes > most_bytes) &&
          pair_tick(until_ms)) {
@@ -785,14 +749,14 @@ static void *load_on(void *context)
     }
     take_ends(b->producer);
     atomic_fetch_add(&b->loads, 1);
-    pair_sleep_ms(2); /* the machine is for the others, too */
+    sleep_ms(2); /* the machine is for the others, too */
   }
   return NULL;
 }
 
 static void wait_loads(beside *b, unsigned count)
 {
-  const uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  const uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   while (atomic_load(&b->loads) < count && pair_tick(until_ms)) {
   }
   assert_true(atomic_load(&b->loads) >= count);
@@ -831,7 +795,7 @@ void beside_stop(beside *b)
 void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out)
 {
   pair_result result;
-  const uint64_t begun_ms = pair_now_ms();
+  const uint64_t begun_ms = now_ms();
   const uint64_t retries = pair_stat(consumer, "load_retries", "");
   for (uint32_t i = 0; i < PAIR_TRY_BLOCKS; i++) {
     pair_fill(consumer, DESTINATION + i, ticket->seed + 1, i); /* so that nothing is right by chance */
@@ -840,7 +804,7 @@ void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcom
   if (out->started != KVF_OK) {
     return;
   }
-  out->took_ms = pair_now_ms() - begun_ms;
+  out->took_ms = now_ms() - begun_ms;
   out->retries = pair_stat(consumer, "load_retries", "") - retries;
   out->status = (kvf_status)result.report.status;
   out->prefix = result.report.prefix;
@@ -878,14 +842,14 @@ void pair_expect_told(pair_node *consumer, const pair_outcome *out, const char *
 void pair_expect_recovery(pair_node *producer, pair_node *consumer, uint32_t seed)
 {
   pair_outcome out = {.status = KVF_PEER_DOWN};
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   do {
-    if (pair_now_ms() >= until_ms) {
+    if (now_ms() >= until_ms) {
       fail_msg("no recovery: %s, %s", kvf_status_name(out.started), kvf_status_name(out.status));
     }
     pair_try(producer, consumer, seed, &out);
     if (out.status != KVF_OK) {
-      pair_sleep_ms(10);
+      sleep_ms(10);
     }
   } while (out.started != KVF_OK || out.status != KVF_OK);
 }

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "../child_process.h"
+#include "../test.h"
 #include "kvferry/kvferry.h"
 
 /* A node's pool, unless its options say otherwise; and what it may be at most. */
@@ -93,9 +94,6 @@ bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint3
 bool pair_logged(pair_node *n, const char *text, const char *other_text);
 uint16_t pair_control_port(const pair_node *n);
 
-uint64_t pair_now_ms(void);
-void pair_sleep_ms(uint32_t ms);
-void pair_sleep_us(uint64_t us);
 /* Sleeps for a millisecond; whether it is still before that time. */
 bool pair_tick(uint64_t until_ms);
 
@@ -234,8 +232,6 @@ costs costs_now(void);
 /* Waits until descriptors and threads are as many as before, and memory no more than `slack_bytes` above, where no
  * sanitizer keeps some; else fails. */
 void costs_expect(costs before, size_t slack_bytes);
-/* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
-size_t pair_count_entries(const char *folder);
 
 /* ---- a producer in a process of its own, which can be stopped, and told to overwrite what it offered ---- */
 

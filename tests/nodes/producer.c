@@ -106,7 +106,7 @@ static void overwrite(pair_node *node, const order *what)
   if (what->write.out_of_order) {
     write_blocks(node, what);
     pair_finish(node);
-    pair_sleep_ms(READ_MS);
+    sleep_ms(READ_MS);
   }
   (void)kvf_lease_end(node->node, lease);
   if (!what->write.out_of_order) {

@@ -13,32 +13,11 @@
 #include "test.h"
 #include "transport/checksums.h"
 #include "transport/fence_memory.h"
+#include "transport/ucx/load.h"
 
 struct under_test under_test;
 
 #define REGION_GAP_BYTES 4096
-
-uint64_t now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-void *allocate(size_t bytes)
-{
-  void *memory = calloc(1, bytes == 0 ? 1 : bytes);
-  if (memory == NULL) {
-    abort();
-  }
-  return memory;
-}
-
-void sleep_us(uint64_t us)
-{
-  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-  (void)nanosleep(&pause, NULL);
-}
 
 static kvf_key session_key(void)
 {
@@ -749,4 +728,23 @@ kvf_read_result side_read_now(side *one, kvf_link *link, const kvf_transfer *rea
   while (may_help && one->ops->assist(one->transport) && !side_is_done(one, read->id)) {
   }
   return side_wait(one, read->id);
+}
+
+/* ---- ucx ---- */
+
+int with_ucx(void)
+{
+  const kvf_ucx_api *api;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  (void)setenv("UCX_TLS", "tcp", 0);
+  (void)setenv("UCX_LOG_LEVEL", "fatal", 0);
+  if (SANITIZED) { /* UCX's hook of madvise() runs in threads that the thread sanitizer has forgotten already */
+    (void)setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
+  }
+  const char *library = getenv("KVFERRY_TEST_UCX_LIBRARY");
+  if (kvf_ucx_load(library == NULL ? "" : library, &api, message) == KVF_OK) {
+    return 0;
+  }
+  (void)printf("skipped: %s\n", message);
+  return WITHOUT_UCX;
 }

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "../test.h"
 #include "transport/paging.h"
 
 #define SIDE_REGIONS_MAX 8
@@ -175,10 +176,12 @@ bool side_has_logged(side *one, const char *text);
 /* One region, one group, one head. */
 side_shape side_shape_simple(uint32_t blocks, uint32_t block_bytes);
 
-/* Zeroed; never NULL. */
-void *allocate(size_t bytes);
-void sleep_us(uint64_t us);
-uint64_t now_ns(void);
+#define WITHOUT_UCX 77 /* the exit status of a test that was skipped */
+
+/* Loads UCX, or the one that $KVFERRY_TEST_UCX_LIBRARY names, over TCP unless $UCX_TLS says otherwise; its complaints
+ * about peers that have been killed are not shown. 0, or WITHOUT_UCX and a line that says why. First of all in main().
+ */
+int with_ucx(void);
 
 /* What the blocks of a region hold until somebody writes to them. A word at a time: a byte at a time is most of what
  * the whole suite costs, and with a sanitizer many times that. */

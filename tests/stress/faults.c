@@ -72,7 +72,7 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
     size_t bytes = kvf_prng_below(prng, sizeof(noise));
     ssize_t sent = send(fd, noise, bytes, MSG_NOSIGNAL);
     (void)sent; /* refused or not */
-    pair_sleep_us(kvf_prng_below(prng, 500));
+    sleep_us(kvf_prng_below(prng, 500));
   }
   (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   (void)close(fd);
@@ -99,7 +99,7 @@ void *stress_rain(void *context)
         cut_connection(&prng);
         break;
     }
-    pair_sleep_us(kvf_prng_below(&prng, 20000));
+    sleep_us(kvf_prng_below(&prng, 20000));
   }
   return NULL;
 }
@@ -140,7 +140,7 @@ void *stress_look(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     look(site);
     (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(kvf_prng_below(&prng, 2000));
+    sleep_us(kvf_prng_below(&prng, 2000));
   }
   return NULL;
 }

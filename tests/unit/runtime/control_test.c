@@ -40,7 +40,7 @@ int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, in
   if (atomic_load(&away) && strcmp(name, "kvf-control") == 0) {
     (void)atomic_fetch_add(&away_count, 1);
     while (atomic_load(&away)) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     }
   }
   return count;
@@ -357,7 +357,7 @@ static void assert_at_rest(void)
   struct timespec before;
   struct timespec after;
   (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  pair_sleep_ms(500);
+  sleep_ms(500);
   (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
   int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
   assert_true(used_us < 50000);
@@ -412,14 +412,14 @@ TEST(running_out_of_descriptors_opens_no_breaker)
 TEST(a_node_that_cannot_watch_does_not_open)
 {
   const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
-  const size_t fds = pair_count_entries("/proc/self/fd");
+  const size_t fds = count_entries("/proc/self/fd");
   for (int i = 1; i <= 2; i++) { /* its wake-ups, its listener */
     atomic_store(&watches, i);
     pair_expect_refused(options, KVF_SYSTEM,
                         "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
     assert_int_equal(atomic_load(&watches), 0);
   }
-  assert_int_equal(pair_count_entries("/proc/self/fd"), fds);
+  assert_int_equal(count_entries("/proc/self/fd"), fds);
 }
 
 TEST(a_connection_that_cannot_be_watched_is_closed)
@@ -495,14 +495,14 @@ TEST(abandoned_dial_does_not_begin)
   while (atomic_load(&away_count) < 2) {
     kvf_node_wake(producer.node);
     kvf_node_wake(consumer.node);
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
   assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
-  pair_sleep_ms(50);
+  sleep_ms(50);
   atomic_store(&away, false);
   assert_true(pair_wait_stat(&consumer, "peer_failures", "", 1, 10000));
   assert_true(pair_wait_stat(&producer, "sessions_accepted", "", 1, 10000));
-  pair_sleep_ms(100);
+  sleep_ms(100);
   assert_int_equal(pair_stat(&consumer, "peer_dials", ""), 2);
   assert_int_equal(pair_stat(&producer, "sessions_accepted", ""), 1); /* the second of them */
   pair_close_node(&consumer);
@@ -548,11 +548,11 @@ static void shrink_buffer(int fd, int option)
 /* Waits until the node has read all that was sent to it. */
 static void wait_until_read(const stranger *s, int node_fd)
 {
-  uint64_t until_ms = pair_now_ms() + 20000;
+  uint64_t until_ms = now_ms() + 20000;
   int unsent = 1;
   int unread = 1;
   while (unsent > 0 || unread > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
     assert_int_equal(ioctl(s->fd, SIOCOUTQ, &unsent), 0);
     assert_int_equal(ioctl(node_fd, FIONREAD, &unread), 0);
   }
@@ -600,13 +600,13 @@ TEST(who_never_reads_is_hung_up_on)
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX];
   pair_open_node(&n, NULL);
   stranger_open(&s, n.node, NULL);
-  uint64_t until_ms = pair_now_ms() + 60000;
+  uint64_t until_ms = now_ms() + 60000;
   size_t bytes = ping_frame(1, frame);
   while (send(s.fd, frame, bytes, MSG_NOSIGNAL) > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
   while (pair_stat(&n, "sessions_open", "") > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
   assert_int_equal(pair_stat(&n, "sessions_unread", ""), 1);
   assert_true(pair_wait_log(&n, "limit: it asks and does not read the answers", s.name, 10000));

@@ -1,5 +1,4 @@
 /* What a load costs of the driver: calls, events, and the time of the engine's thread. The fake counts. */
-#include "../../sanitizer.h"
 #include "base/time.h"
 #include "fake_cuda.h"
 #include "pair.h"

@@ -210,7 +210,7 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   assert_int_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_OK);
   pair_offer(&p.producer, 1, blocks, 2, true, &ticket);
   if (strcmp(checksum, "on") == 0) {
-    pair_sleep_ms(100); /* until its checksums are made */
+    sleep_ms(100); /* until its checksums are made */
   }
   atomic_store(&test_memory_fails, true);
   kvf_request_info info;

@@ -105,7 +105,7 @@ TEST(each_event_comes_once)
     assert_int_equal(pthread_create(&threads[i], NULL, poll_events, &pollers[i]), 0);
   }
   make_events(&n, EVENTS);
-  uint64_t until_ms = pair_now_ms() + 10000;
+  uint64_t until_ms = now_ms() + 10000;
   while (is_readable(&n) && pair_tick(until_ms)) {
   }
   atomic_store(&stop, true);
@@ -173,7 +173,7 @@ TEST(sessions_have_a_key_while_they_last)
   assert_memory_equal(key.data, expected.data, key.bytes);
   assert_false(host.session_key(host.context, s.session_id + 1, &key));
   stranger_close(&s);
-  uint64_t until_ms = pair_now_ms() + 10000;
+  uint64_t until_ms = now_ms() + 10000;
   while (pair_stat(&n, "sessions_open", "") > 0 && pair_tick(until_ms)) {
   }
   assert_false(host.session_key(host.context, s.session_id, &key));
@@ -407,9 +407,9 @@ TEST(stuck_check_is_no_matter_of_other_producers)
   if (fd >= 0) {
     describe_page(&p.producer, page);
     uint64_t id = pair_begin(&p.consumer, &tickets[0], 20);
-    uint64_t began_ms = pair_now_ms();
+    uint64_t began_ms = now_ms();
     pair_fetch_whole(&p.consumer, &tickets[1], 40);
-    assert_true(pair_now_ms() < began_ms + 1000);
+    assert_true(now_ms() < began_ms + 1000);
     assert_true(pair_logged(&p.consumer, "loads go over local", NULL));
     assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);
     assert_true(pair_logged(&p.consumer, "loads go over tcp (local: handshake_timeout)", NULL));

@@ -62,14 +62,14 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   uint8_t byte;
   struct iovec room = {&byte, 1};
   const struct msghdr one_byte = {.msg_iov = &room, .msg_iovlen = 1};
-  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PATIENCE_MS;
   bool through = false;
-  while (!through && kvf_tls_why(tls)[0] == '\0' && pair_now_ms() < until_ms) {
+  while (!through && kvf_tls_why(tls)[0] == '\0' && now_ms() < until_ms) {
     through = kvf_tls_sendmsg(tls, &nothing) == 0;
     if (!through && kvf_tls_recvmsg(tls, &one_byte) == 0) {
       break;
     }
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
   (void)snprintf(why, 128, "%s", kvf_tls_why(tls));
   kvf_tls_free(tls);
@@ -165,7 +165,7 @@ TEST(silent_strangers_are_few_and_short_lived)
   pair p;
   open_node(&p.producer, key_path, "always", "tcp");
   open_node(&p.consumer, key_path, "always", "tcp");
-  const size_t before = pair_count_entries("/proc/self/fd");
+  const size_t before = count_entries("/proc/self/fd");
   int fds[STRANGERS];
   for (size_t i = 0; i < STRANGERS; i++) {
     fds[i] = stranger_dial(p.producer.node);
@@ -182,11 +182,11 @@ TEST(silent_strangers_are_few_and_short_lived)
   for (size_t i = 0; i < STRANGERS; i++) {
     (void)close(fds[i]);
   }
-  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
-  while (pair_count_entries("/proc/self/fd") > before + 8 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(10);
+  uint64_t until_ms = now_ms() + PATIENCE_MS;
+  while (count_entries("/proc/self/fd") > before + 8 && now_ms() < until_ms) {
+    sleep_ms(10);
   }
-  assert_in_range(pair_count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
+  assert_in_range(count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
   pair_close(&p);
 }
 

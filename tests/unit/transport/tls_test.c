@@ -6,7 +6,6 @@
 
 #include <openssl/ssl.h>
 
-#include "../../sanitizer.h"
 #include "test.h"
 
 #define BULK_BYTES (3u << 20)
