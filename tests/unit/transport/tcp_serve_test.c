@@ -33,7 +33,7 @@ static int scene_open(__attribute__((unused)) void **state)
   kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   memset(&s, 0, sizeof(s));
-  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_open(&s.producer, ops, &shape, 1, &config);
   side_introduce(&s.producer, &s.introduction);
   s.spec = side_spec(&s.introduction);
   s.lease = side_publish(&s.producer, 1001);

@@ -48,7 +48,7 @@ static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_
   config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
-  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_open(&s.producer, ops, &shape, 1, &config);
   side_introduce(&s.producer, &s.introduction);
   s.spec = side_spec(&s.introduction);
   s.lease = side_publish(&s.producer, 1001);
@@ -354,7 +354,7 @@ TEST(busy_consumers_make_room_only_when_stuck)
   config.connections_max = 1;
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  side_open_with(large, ops, &shape, 1, &config);
+  side_open(large, ops, &shape, 1, &config);
   side_introduction introduction;
   side_introduce(large, &introduction);
   kvf_link_spec spec = side_spec(&introduction);
@@ -390,7 +390,7 @@ TEST(who_takes_nothing_is_closed)
   kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  side_open_with(large, ops, &shape, 1, &config);
+  side_open(large, ops, &shape, 1, &config);
   side_introduction introduction;
   side_introduce(large, &introduction);
   kvf_link_spec spec = side_spec(&introduction);

@@ -12,7 +12,7 @@ static side *opened_with(const kvf_transport_config *config)
 {
   const side_shape shape = side_shape_simple(4, 4096);
   side *one = allocate(sizeof(*one));
-  side_open_with(one, ops, &shape, 1, config);
+  side_open(one, ops, &shape, 1, config);
   return one;
 }
 
