@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
@@ -81,7 +81,7 @@ static void expect_as_before(void)
 static kvf_address data_port(void)
 {
   stranger control;
-  stranger_open(&control, s.producer.node, NULL);
+  stranger_open(&control, pair_record(s.producer.node).address, NULL);
   stranger_close(&control);
   return control.data;
 }
@@ -89,7 +89,7 @@ static kvf_address data_port(void)
 static kvf_address control_port(void)
 {
   kvf_address at;
-  assert_int_equal(kvf_address_parse("127.0.0.1", pair_control_port(&s.producer), &at), KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", pair_record(s.producer.node).address.port, &at), KVF_OK);
   return at;
 }
 
@@ -190,7 +190,7 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
 {
   stranger bores[BORES];
   for (size_t i = 0; i < BORES; i++) {
-    stranger_open(&bores[i], s.producer.node, NULL);
+    stranger_open(&bores[i], pair_record(s.producer.node).address, NULL);
   }
   for (size_t i = 0; i < BORES; i++) {
     peer_expect_closed(bores[i].fd);
@@ -205,7 +205,7 @@ static int connect_data(void)
 {
   stranger control;
   uint8_t ready[KVF_DATA_READY_BYTES_MAX];
-  stranger_open(&control, s.producer.node, NULL);
+  stranger_open(&control, pair_record(s.producer.node).address, NULL);
   const kvf_key session_key = stranger_session_key(&control);
   const int fd = stranger_connect_data(&control).fd;
   peer_hello(fd, control.session_id, &session_key);

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "../child_process.h"
+#include "../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/thread.h"
 
@@ -110,7 +110,7 @@ static int close_scene(__attribute__((unused)) void **state)
 /* The port of the other listener of this process. */
 static uint16_t data_port(void)
 {
-  const uint16_t control_port = pair_control_port(&producer);
+  const uint16_t control_port = pair_record(producer.node).address.port;
   for (int fd = 0; fd < 1024; fd++) {
     int listens = 0;
     socklen_t bytes = sizeof(listens);
@@ -166,7 +166,7 @@ static unsigned load_freshly(uint64_t within_ms)
 
 static void expect_room(uint32_t from, bool at_data_port)
 {
-  begin_flood(from, at_data_port ? data_port() : pair_control_port(&producer));
+  begin_flood(from, at_data_port ? data_port() : pair_record(producer.node).address.port);
   const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(UINT64_C(2) * AT_ONCE_MS);
   end_flood();
   const unsigned wanted = from == elsewhere ? CONSUMERS : CONSUMERS - 1;

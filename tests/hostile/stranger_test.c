@@ -1,7 +1,7 @@
 /* Hostile input over real sockets (P2, P6, P8), at a node's two ports, and from somebody who listens where a good
  * ticket points to. Each is closed, with a counter or a typed failure, and a log line that names the cause and the
  * peer; a healthy consumer that loads all the while does not notice; and what it cost is given back. */
-#include "stranger.h"
+#include "../sides/peer.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -256,7 +256,7 @@ SCENE_TEST(at_the_control_port)
   for (size_t i = 0; i < sizeof(attacks) / sizeof(attacks[0]); i++) {
     stranger by;
     uint64_t counted = pair_stat(&s->producer, attacks[i].counter, attacks[i].reason);
-    stranger_connect(&by, s->producer.node, KEY);
+    stranger_connect(&by, pair_record(s->producer.node).address, KEY);
     attacks[i].attack(&by);
     assert_seen(s, &attacks[i], &by, counted);
     assert_undisturbed(s);
@@ -300,7 +300,7 @@ SCENE_TEST(at_the_data_port)
   for (size_t i = 0; i < sizeof(attacks) / sizeof(attacks[0]); i++) {
     stranger control;
     uint64_t counted = pair_stat(&s->producer, attacks[i].counter, attacks[i].reason);
-    stranger_open(&control, s->producer.node, KEY);
+    stranger_open(&control, pair_record(s->producer.node).address, KEY);
     stranger data = stranger_connect_data(&control);
     attacks[i].attack(&data);
     assert_seen(s, &attacks[i], &data, counted);

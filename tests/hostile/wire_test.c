@@ -13,9 +13,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../sides/peer.h"
 #include "base/prng.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 
@@ -424,10 +424,10 @@ static moment load_over(const proxy_plan *plan, uint32_t seed)
   pair_node consumer;
   pair_outcome out;
   char address[32];
-  (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)pair_control_port(&s.producer));
+  (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)pair_record(s.producer.node).address.port);
   pair_open_node(&consumer, options);
   proxy_set(plan);
-  proxy_arm(pair_control_port(&s.producer));
+  proxy_arm(pair_record(s.producer.node).address.port);
   pair_try(&s.producer, &consumer, seed, &out);
   bool came = proxy_count() > 0;
   pair_expect_told(&consumer, &out, address);

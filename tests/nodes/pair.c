@@ -8,7 +8,6 @@
 #include "runtime/pump.h"
 #include "test.h"
 #include "transport/thread.h"
-#include "wire/rank_record.h"
 
 #define PATIENT_MS 20000
 #define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
@@ -666,14 +665,14 @@ bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint3
   return pair_logged(n, text, other_text);
 }
 
-uint16_t pair_control_port(const pair_node *n)
+kvf_rank_record pair_record(kvf_node *node)
 {
   uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
   size_t count = 0;
   kvf_rank_record record;
-  assert_int_equal(kvf_node_address(n->node, bytes, sizeof(bytes), &count), KVF_OK);
+  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
   assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
-  return record.address.port;
+  return record;
 }
 
 #define HEALTHY_FIRST 0 /* blocks 0, 2, … of the producer */

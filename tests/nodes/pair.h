@@ -10,6 +10,7 @@
 #include "../child_process.h"
 #include "../test.h"
 #include "kvferry/kvferry.h"
+#include "wire/rank_record.h"
 
 /* A node's pool, unless its options say otherwise; and what it may be at most. */
 #define PAIR_BLOCKS 64
@@ -92,7 +93,8 @@ uint64_t pair_stat(pair_node *n, const char *name, const char *reason);
 bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms);
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms);
 bool pair_logged(pair_node *n, const char *text, const char *other_text);
-uint16_t pair_control_port(const pair_node *n);
+/* How the node says that it is reached. */
+kvf_rank_record pair_record(kvf_node *node);
 
 /* Sleeps for a millisecond; whether it is still before that time. */
 bool pair_tick(uint64_t until_ms);

@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../held_port.h"
+#include "../sides/peer.h"
 #include "core/peer.h"
 #include "stress.h"
 

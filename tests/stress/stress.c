@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../held_port.h"
 #include "../memory_kind.h"
+#include "../sides/peer.h"
 #include "fake_cuda.h"
 #include "stress.h"
 

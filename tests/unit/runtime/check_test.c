@@ -4,12 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "core/session.h"
 #include "fake_cuda.h"
 #include "kvferry/check.h"
 #include "memory/cuda/load.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/frame.h"
@@ -55,7 +55,7 @@ static const char *where(const pair_node *n)
 {
   struct sockaddr_storage storage;
   socklen_t length = sizeof(storage);
-  int fd = stranger_dial(n->node);
+  int fd = stranger_dial(pair_record(n->node).address);
   assert_int_equal(getpeername(fd, (struct sockaddr *)&storage, &length), 0);
   (void)close(fd);
   return name(&storage);

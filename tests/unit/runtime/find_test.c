@@ -1,7 +1,7 @@
 /* Real nodes over loopback: a consumer that is told no ticket finds it. */
+#include "../../sides/peer.h"
 #include "pair.h"
 #include "runtime/pump.h"
-#include "stranger.h"
 #include "test.h"
 
 #include <unistd.h>

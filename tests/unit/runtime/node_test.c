@@ -1,8 +1,9 @@
 /* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
 
 #include <pthread.h>
+#include <unistd.h>
 
-#include "../../held_port.h"
+#include "../../sides/peer.h"
 #include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"

@@ -10,10 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/local/description.h"
 
@@ -130,8 +130,8 @@ TEST(blocked_log_delays_nobody)
   pair_open_node(&n, options);
   (void)pthread_mutex_lock(&n.log->lock); /* each line is written under it */
   assert_int_equal(kvf_request_open(n.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
-                   KVF_BAD_TICKET); /* a line of the caller's */
-  int fd = stranger_dial(n.node);   /* a line of the control thread's */
+                   KVF_BAD_TICKET);                    /* a line of the caller's */
+  int fd = stranger_dial(pair_record(n.node).address); /* a line of the control thread's */
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
@@ -166,7 +166,7 @@ TEST(sessions_have_a_key_while_they_last)
   kvf_key key;
   pair_open_node(&n, NULL);
   kvf_transport_host host = kvf_node_host(n.node);
-  stranger_open(&s, n.node, NULL);
+  stranger_open(&s, pair_record(n.node).address, NULL);
   assert_true(host.session_key(host.context, s.session_id, &key));
   const kvf_key expected = stranger_session_key(&s);
   assert_int_equal(key.bytes, expected.bytes);

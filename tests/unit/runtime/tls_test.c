@@ -2,8 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/tls.h"
 
@@ -54,7 +54,7 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   memcpy(key.data, text, key.bytes);
   kvf_tls_context *context;
   assert_int_equal(kvf_tls_context_new(&key, 1, &context), KVF_OK);
-  stranger s = {.fd = stranger_dial(node)};
+  stranger s = {.fd = stranger_dial(pair_record(node).address)};
   assert_int_equal(fcntl(s.fd, F_SETFL, O_NONBLOCK), 0);
   kvf_tls *tls = kvf_tls_new(context, s.fd, true);
   assert_non_null(tls);
@@ -168,7 +168,7 @@ TEST(silent_strangers_are_few_and_short_lived)
   const size_t before = count_entries("/proc/self/fd");
   int fds[STRANGERS];
   for (size_t i = 0; i < STRANGERS; i++) {
-    fds[i] = stranger_dial(p.producer.node);
+    fds[i] = stranger_dial(pair_record(p.producer.node).address);
     assert_true(fds[i] >= 0);
     if (i % 2 == 0) { /* the beginning of a record that never ends */
       assert_int_equal(write(fds[i], "\x16\x03\x01\x3f\xff\x01", 6), 6);

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "../../sides/side.h"
-#include "../../sides/tcp_peer.h"
 #include "test.h"
 #include "transport/fence_memory.h"
 

@@ -1,8 +1,9 @@
 /* Opening, describing, memory: what needs no peer. */
 #include "transport/tcp/common.h"
 
-#include "../../held_port.h"
-#include "../../sides/side.h"
+#include <unistd.h>
+
+#include "../../sides/peer.h"
 #include "test.h"
 #include "wire/rails_description.h"
 
