@@ -63,7 +63,7 @@ static kvf_status load_struck(pair_node *consumer, producer_process *process, in
   pair_ticket ticket;
   pair_outcome out;
   strike s = {.pid = process->child.pid, .signal = signal, .after_us = after_us};
-  producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
+  producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, (engine_write){0}, &ticket);
   if (after_us == 0) {
     (void)strike_later(&s);
   }
@@ -81,7 +81,7 @@ static void expect_served(pair_node *consumer, producer_process *process, uint32
   do {
     pair_ticket ticket;
     assert_true(now_ms() < until_ms);
-    producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, &ticket);
+    producer_process_offer(process, 1, PAIR_TRY_BLOCKS, seed, (engine_write){0}, &ticket);
     pair_try_ticket(consumer, &ticket, &out);
     sleep_ms(5);
   } while (out.started != KVF_OK || out.status != KVF_OK);

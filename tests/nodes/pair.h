@@ -159,11 +159,9 @@ typedef struct pair_result {
 /* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id);
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first);
-kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                           const kvf_ordering_point *after);
 /* `timeout_ms`: the load's own, 0: the option's. */
-kvf_status pair_load_within(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                            const kvf_ordering_point *after, uint32_t timeout_ms);
+kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
+                           const kvf_ordering_point *after, uint32_t timeout_ms);
 /* Request and load, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
@@ -263,8 +261,6 @@ typedef struct engine_write {
 /* Like pair_offer(), published; and ends the lease and writes the blocks' next bytes. With a value, behind the work of
  * its engine: the fake's takes the course of `seed`. */
 void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
-                            pair_ticket *ticket);
-void producer_process_write(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
                             engine_write write, pair_ticket *ticket);
 void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed,
                                 engine_write write);

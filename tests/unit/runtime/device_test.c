@@ -276,7 +276,7 @@ static void run_round(uint64_t seed)
   const engine_write write = {r.value, now.breach == PUBLISHES_EARLY};
   const uint32_t first = (uint32_t)kvf_prng_below(&r.prng, PAIR_BLOCKS);
   fake_cuda_seed(seed);
-  producer_process_write(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
+  producer_process_offer(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
   sleep_us(r.is_live ? WRITTEN_US : 0);
   if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
     write_destination(0);              /* as engines zero new blocks */
@@ -285,7 +285,7 @@ static void run_round(uint64_t seed)
   const kvf_ordering_point *after = now.breach == LOADS_EARLY ? NULL : pair_point(&p.consumer);
   r.copies_before = copies_count();
   const uint64_t begin_ns = kvf_clock_now();
-  assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after, 0), KVF_OK);
   if (r.trouble != UNDISTURBED) {
     make_trouble(&r);
   }
