@@ -72,11 +72,16 @@ void *allocate(size_t bytes)
   return memory;
 }
 
-uint64_t now_ns(void)
+static uint64_t clock_ns(clockid_t clock)
 {
   struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  (void)clock_gettime(clock, &now);
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+uint64_t now_ns(void)
+{
+  return clock_ns(CLOCK_MONOTONIC);
 }
 
 uint64_t now_ms(void)
@@ -93,6 +98,13 @@ void sleep_us(uint64_t us)
 void sleep_ms(uint64_t ms)
 {
   sleep_us(ms * 1000);
+}
+
+uint64_t used_us_in(uint64_t ms)
+{
+  const uint64_t before_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+  sleep_ms(ms);
+  return (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns) / 1000;
 }
 
 size_t count_entries(const char *folder)

@@ -64,6 +64,8 @@ uint64_t now_ns(void);
 uint64_t now_ms(void);
 void sleep_us(uint64_t us);
 void sleep_ms(uint64_t ms);
+/* What this process takes of the processors while the caller sleeps. */
+uint64_t used_us_in(uint64_t ms);
 /* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
 size_t count_entries(const char *folder);
 

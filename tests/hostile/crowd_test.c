@@ -26,7 +26,6 @@
 typedef struct scene {
   pair_node producer;
   beside beside;
-  costs before;
   size_t crowd;
   int fds[CROWD];
 } scene;
@@ -60,7 +59,6 @@ static int open_scene(__attribute__((unused)) void **state)
   s.crowd = raise_descriptors();
   pair_open_node(&s.producer, options);
   beside_start(&s.beside, &s.producer, patient);
-  s.before = costs_now();
   return 0;
 }
 
@@ -69,12 +67,6 @@ static int close_scene(__attribute__((unused)) void **state)
   beside_stop(&s.beside);
   pair_close_node(&s.producer);
   return 0;
-}
-
-static void expect_as_before(void)
-{
-  beside_expect_undisturbed(&s.beside);
-  costs_expect(s.before, SLACK_BYTES);
 }
 
 /* Where the data port is, as a session of the stranger's is told. */
@@ -115,9 +107,9 @@ static void gather(const kvf_address *at, const char *say)
 static void expect_bounded(void)
 {
   costs now = costs_now();
-  assert_true(now.descriptors <= s.before.descriptors + s.crowd + (size_t)2 * CONNECTIONS_MAX + 2);
-  assert_int_equal(now.threads, s.before.threads);
-  assert_true(now.memory_bytes <= s.before.memory_bytes + CROWD_BYTES_MAX);
+  assert_true(now.descriptors <= s.beside.before.descriptors + s.crowd + (size_t)2 * CONNECTIONS_MAX + 2);
+  assert_int_equal(now.threads, s.beside.before.threads);
+  assert_true(now.memory_bytes <= s.beside.before.memory_bytes + CROWD_BYTES_MAX);
 }
 
 /* Each of them sees its end, which the producer caused. */
@@ -134,7 +126,7 @@ static void endure(const kvf_address *at, const char *say)
   gather(at, say);
   expect_bounded();
   see_off();
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
 }
 
 static uint64_t ended(const char *reason)
@@ -151,7 +143,7 @@ TEST_WITH(crowd_at_the_control_port, open_scene, close_scene)
   assert_true(pair_wait_log(&s.producer, "limit: too many connections have not proved their key",
                             "127.0.0.1:", PAIR_PATIENCE_MS));
   see_off();
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
   assert_int_equal(pair_stat(&s.producer, "sessions_accepted", ""), accepted + s.crowd);
   assert_int_equal(pair_stat(&s.producer, "sessions_evicted", "") + pair_stat(&s.producer, "sessions_timed_out", ""),
                    s.crowd);
@@ -196,7 +188,7 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
     peer_expect_closed(bores[i].fd);
     stranger_close(&bores[i]);
   }
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
   assert_true(pair_stat(&s.producer, "sessions_timed_out", "") >= BORES);
 }
 
@@ -245,5 +237,5 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
     peer_expect_closed(fds[i]);
     (void)close(fds[i]);
   }
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
 }

@@ -48,13 +48,6 @@ static int connect_to(const target *at)
   return fd;
 }
 
-static void reset(int fd)
-{
-  const struct linger at_once = {.l_onoff = 1};
-  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  (void)close(fd);
-}
-
 static bool is_told_to_end(void)
 {
   char none;
@@ -77,7 +70,7 @@ static int flood(void)
   }
   uint64_t next_ns = kvf_clock_now();
   for (size_t i = 0; i % HELD != 0 || !is_told_to_end(); i++) {
-    reset(fds[i % HELD]);
+    peer_reset(fds[i % HELD]);
     fds[i % HELD] = connect_to(&at);
     while (kvf_clock_now() < next_ns) {
     }

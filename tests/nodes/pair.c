@@ -770,9 +770,10 @@ void beside_start(beside *b, pair_node *producer, const pair_option *options)
   pair_open_node(&b->consumer, options);
   assert_int_equal(pthread_create(&b->thread, NULL, load_on, b), 0);
   wait_loads(b, 2);
+  b->before = costs_now();
 }
 
-void beside_expect_undisturbed(beside *b)
+void beside_expect_undisturbed(beside *b, size_t slack_bytes)
 {
   wait_loads(b, atomic_load(&b->loads) + 2);
   int failure = atomic_load(&b->failure);
@@ -781,6 +782,7 @@ void beside_expect_undisturbed(beside *b)
   }
   assert_int_equal(pair_stat(&b->consumer, "load_retries", ""), 0);
   assert_int_equal(pair_stat(&b->consumer, "peer_failures", ""), 0);
+  costs_expect(b->before, slack_bytes);
 }
 
 void beside_stop(beside *b)

@@ -203,24 +203,6 @@ void pair_expect_told(pair_node *consumer, const pair_outcome *out, const char *
 /* Tries until one succeeds. */
 void pair_expect_recovery(pair_node *producer, pair_node *consumer, uint32_t seed);
 
-/* A healthy consumer beside the one that something is done to: it loads all the while. */
-typedef struct beside {
-  pair_node *producer;
-  pair_node consumer;
-  pthread_t thread;
-  pthread_mutex_t offers; /* held while it makes a ticket */
-  atomic_bool stop;
-  atomic_uint loads;
-  atomic_int failure; /* of the first load that failed */
-} beside;
-
-/* Opens the consumer, which must not take a slow machine for a stall, and begins; returns when two loads have
- * succeeded. */
-void beside_start(beside *b, pair_node *producer, const pair_option *options);
-/* It has gone on, goes on, and has never failed, retried, or lost its peer. */
-void beside_expect_undisturbed(beside *b);
-void beside_stop(beside *b);
-
 /* What this process has. */
 typedef struct costs {
   size_t descriptors;
@@ -232,6 +214,25 @@ costs costs_now(void);
 /* Waits until descriptors and threads are as many as before, and memory no more than `slack_bytes` above, where no
  * sanitizer keeps some; else fails. */
 void costs_expect(costs before, size_t slack_bytes);
+
+/* A healthy consumer beside the one that something is done to: it loads all the while. */
+typedef struct beside {
+  pair_node *producer;
+  pair_node consumer;
+  pthread_t thread;
+  pthread_mutex_t offers; /* held while it makes a ticket */
+  atomic_bool stop;
+  atomic_uint loads;
+  atomic_int failure; /* of the first load that failed */
+  costs before;       /* when it had begun */
+} beside;
+
+/* Opens the consumer, which must not take a slow machine for a stall, and begins; returns when two loads have
+ * succeeded. */
+void beside_start(beside *b, pair_node *producer, const pair_option *options);
+/* It has gone on, goes on, and has never failed, retried, or lost its peer; and the process has what it had before. */
+void beside_expect_undisturbed(beside *b, size_t slack_bytes);
+void beside_stop(beside *b);
 
 /* ---- a producer in a process of its own, which can be stopped, and told to overwrite what it offered ---- */
 

@@ -115,6 +115,13 @@ size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capaci
   return bytes;
 }
 
+void peer_reset(int fd)
+{
+  const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  (void)close(fd);
+}
+
 void peer_expect_closed(int fd)
 {
   for (;;) {
@@ -444,9 +451,8 @@ void stranger_close(stranger *s)
 
 void stranger_reset(stranger *s)
 {
-  const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
-  assert_int_equal(setsockopt(s->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
-  stranger_close(s);
+  peer_reset(s->fd);
+  s->fd = -1;
 }
 
 void stranger_hello(stranger *s)

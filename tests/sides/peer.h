@@ -32,6 +32,8 @@ void peer_receive(int fd, void *data, size_t bytes);
 void peer_send_frame(int fd, kvf_frame_type type, const void *body, size_t body_bytes);
 /* The next frame, which must be of this type and fit. Returns the size of its body. */
 size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capacity);
+/* Closes in such a way that the other side gets a reset. */
+void peer_reset(int fd);
 /* The other side has closed, or will within the patience; what it still had to say is thrown away. */
 void peer_expect_closed(int fd);
 /* The other side has nothing to say for this long, and has not closed. */
@@ -113,7 +115,7 @@ int stranger_dial(kvf_address to);
 /* Connects; `key` may be NULL. */
 void stranger_connect(stranger *s, kvf_address to, const char *key);
 void stranger_close(stranger *s);
-/* Closes in such a way that the node gets a reset. */
+/* The same by peer_reset(). */
 void stranger_reset(stranger *s);
 
 /* The steps of the handshake. */

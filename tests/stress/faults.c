@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../sides/peer.h"
 #include "stress.h"
 
 #define FDS_MAX 512
@@ -59,7 +60,6 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
   struct sockaddr_in address = {.sin_family = AF_INET,
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                 .sin_port = htons(port_of(any_site(sites, prng)))};
-  const struct linger reset = {.l_onoff = 1, .l_linger = 0};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const void *any = &address;
   if (fd < 0) {
@@ -74,8 +74,7 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
     (void)sent; /* refused or not */
     sleep_us(kvf_prng_below(prng, 500));
   }
-  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-  (void)close(fd);
+  peer_reset(fd);
 }
 
 void *stress_rain(void *context)

@@ -353,13 +353,7 @@ static void give_back(descriptors *d)
 /* Nothing happens, and nothing is done: a thread that spins shows in the process' time. */
 static void assert_at_rest(void)
 {
-  struct timespec before;
-  struct timespec after;
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  sleep_ms(500);
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
-  assert_true(used_us < 50000);
+  assert_true(used_us_in(500) < 50000);
 }
 
 /* P6: without descriptors nobody is accepted; when there are some again those who waited are. */
