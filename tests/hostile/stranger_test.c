@@ -25,8 +25,7 @@ typedef struct scene {
 
 static int open_scene(void **state)
 {
-  scene *s = calloc(1, sizeof(*s));
-  assert_non_null(s);
+  scene *s = allocate(sizeof(*s));
   stranger_key_file(KEY, s->key_file);
   const pair_option options[] = {{"key_file", s->key_file},
                                  {"transports", "tcp"},

@@ -1,6 +1,5 @@
 /* What goes wrong, and who looks on. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>

@@ -1,7 +1,6 @@
 /* A process on the fake's first device: see gpu.h. */
 #include "gpu.h"
 
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -32,8 +32,7 @@ static void begin(void)
     ours = kind_allocate(BYTES);
     theirs_view = fake_cuda_view(theirs);
     ours_view = fake_cuda_view(ours);
-    host = malloc(BYTES);
-    assert_non_null(host);
+    host = allocate(BYTES);
     const kind_export shared = kind_share(theirs, BYTES);
     import = kind_import_own(&shared, BYTES);
   }
@@ -414,8 +413,7 @@ TEST(reads_that_are_refused_write_nothing_afterwards)
 
 static void *duplicate(const kvf_memory_batch *from)
 {
-  kvf_memory_batch *made = malloc(sizeof(*made));
-  assert_non_null(made);
+  kvf_memory_batch *made = allocate(sizeof(*made));
   memcpy(made, from, sizeof(*made));
   return made;
 }

@@ -1,7 +1,6 @@
 /* Memory of NVIDIA GPUs in other processes: a child exports, the test imports and reads. And in its own. */
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../fake_cuda/gpu.h"
@@ -64,8 +63,7 @@ static kvf_memory_import import_for(uint32_t device, const exporter_reply *got, 
 
 static void expect_host_reads(const kvf_memory_import *import, pid_t pid, size_t bytes)
 {
-  uint8_t *to = malloc(bytes);
-  assert_non_null(to);
+  uint8_t *to = allocate(bytes);
   assert_int_equal(kind_read(pid, import, 0, to, bytes), KVF_OK);
   assert_true(kind_is_written(to, bytes, SEED));
   free(to);

@@ -238,9 +238,9 @@ static void make_space(void)
   if (all.bytes == NULL) {
     all.memory = kind_allocate(SPACE);
     all.view = fake_cuda_view(all.memory);
-    all.bytes = malloc(SPACE);
-    all.before = malloc(SPACE);
-    assert_true(all.view != NULL && all.bytes != NULL && all.before != NULL);
+    all.bytes = allocate(SPACE);
+    all.before = allocate(SPACE);
+    assert_non_null(all.view);
   }
 }
 

@@ -2,7 +2,6 @@
  */
 #include "kvferry/address.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../../sides/peer.h"

@@ -559,11 +559,9 @@ TEST(slow_readers_get_everything)
 {
   pair_node n;
   stranger s;
-  uint8_t *pings = malloc((size_t)PINGS * PING_BYTES);
-  uint8_t *pongs = malloc((size_t)PINGS * PING_BYTES);
+  uint8_t *pings = allocate((size_t)PINGS * PING_BYTES);
+  uint8_t *pongs = allocate((size_t)PINGS * PING_BYTES);
   size_t bytes = 0;
-  assert_non_null(pings);
-  assert_non_null(pongs);
   pair_open_node(&n, NULL);
   stranger_open(&s, pair_record(n.node).address, NULL);
   int node_fd = other_end(&s);

@@ -40,8 +40,7 @@ static int scene_open(__attribute__((unused)) void **state)
   for (uint32_t i = 0; i < BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.position = i};
   }
-  s.payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
-  assert_non_null(s.payload);
+  s.payload = allocate((size_t)BLOCKS * BLOCK_BYTES);
   s.fd = peer_connect_proved(&s.spec);
   return 0;
 }

@@ -348,8 +348,7 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
 TEST(busy_consumers_make_room_only_when_stuck)
 {
   const side_shape shape = side_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
-  side *large = malloc(sizeof(*large));
-  assert_non_null(large);
+  side *large = allocate(sizeof(*large));
   kvf_transport_config config = side_config();
   config.connections_max = 1;
   config.tcp_buffer_bytes = 65536;
@@ -385,8 +384,7 @@ TEST(busy_consumers_make_room_only_when_stuck)
 TEST(who_takes_nothing_is_closed)
 {
   const side_shape shape = side_shape_simple(64, 1 << 20);
-  side *large = malloc(sizeof(*large));
-  assert_non_null(large);
+  side *large = allocate(sizeof(*large));
   kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
@@ -405,8 +403,7 @@ TEST(who_takes_nothing_is_closed)
   assert_int_equal(peer_receive_chunk(stuck).status, KVF_OK);
   assert_int_equal(peer_receive_chunk(slow).status, KVF_OK);
   const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(config.handshake_timeout_ms);
-  uint8_t *some = malloc(SLOW_BYTES);
-  assert_non_null(some);
+  uint8_t *some = allocate(SLOW_BYTES);
   sleep_us(patience_us / 4);
   assert_false(side_has_logged(large, "it has reads open, and takes nothing"));
   for (int i = 0; i < 8; i++) {
