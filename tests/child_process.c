@@ -54,6 +54,11 @@ int child_end(const child_process *child)
   return status;
 }
 
+bool child_kill(const child_process *child)
+{
+  return kill(child->pid, SIGKILL) == 0 && WIFSIGNALED(child_end(child));
+}
+
 bool child_send(int channel, const void *data, size_t bytes)
 {
   const uint8_t *at = data;

@@ -19,6 +19,8 @@ KVF_MUST_USE bool child_stop(const child_process *child);
 KVF_MUST_USE bool child_continue(const child_process *child);
 /* Closes the channel, by which a child of these tests ends, and waits until it has. Returns its wait status. */
 int child_end(const child_process *child);
+/* SIGKILL; whether that is what has ended it. */
+KVF_MUST_USE bool child_kill(const child_process *child);
 
 /* ---- at either end of the channel. False: the other side has gone. ---- */
 

@@ -154,6 +154,16 @@ static size_t region_bytes(const kvf_region_layout *region)
   return region->stride_bytes * (region->blocks - 1) + region->block_bytes;
 }
 
+/* A number for each byte of it. */
+static uint32_t *make_memory(const kvf_region_layout *region)
+{
+  uint32_t *made = calloc(region_bytes(region), sizeof(*made));
+  if (made == NULL) {
+    abort();
+  }
+  return made;
+}
+
 static void lay_out(const world_side *side, const world_thing *thing, bool tokens_first, kvf_part *part)
 {
   const uint32_t pad = side->pad_bytes;
@@ -207,10 +217,7 @@ static void rank_open(const world *w, const world_side *side, uint32_t stage, ui
     region->stride_bytes = region->block_bytes + side->pad_bytes;
     region->blocks = WORLD_BLOCKS;
     region->heads = region->heads_total = 1;
-    r->memory[i] = calloc(region_bytes(region), sizeof(uint32_t));
-    if (r->memory[i] == NULL) {
-      abort();
-    }
+    r->memory[i] = make_memory(region);
   }
   uint32_t all = all_heads(w);
   r->pages = (kvf_pages){.regions = r->regions,
@@ -296,10 +303,17 @@ static uint32_t make_items(const world *w, kvf_transfer_item items[ITEMS_MAX])
 
 /* ---- loads ---- */
 
-static bool is_inside(const rank *r, uint32_t region, uint64_t offset, uint64_t bytes)
+/* A run may span blocks, not end outside of one. */
+static bool is_run_inside(const kvf_pages *pages, uint32_t region, uint64_t offset, uint64_t bytes)
 {
-  return region < r->pages.regions_count && bytes <= region_bytes(&r->regions[region]) &&
-         offset <= region_bytes(&r->regions[region]) - bytes;
+  return region < pages->regions_count && bytes <= region_bytes(&pages->regions[region]) &&
+         offset <= region_bytes(&pages->regions[region]) - bytes;
+}
+
+static bool is_inside(const kvf_segment *segment, const kvf_pages *local, const kvf_pages *remote)
+{
+  return is_run_inside(local, segment->local_region, segment->local_offset, segment->bytes) &&
+         is_run_inside(remote, segment->remote_region, segment->remote_offset, segment->bytes);
 }
 
 /* Where each byte of a stream comes from, in order. */
@@ -317,8 +331,7 @@ static const char *walk(world *w, const kvf_chunk *chunk, const rank *from, rank
   while ((count = kvf_segments_next(&cursor, segments, 5, w->bytes_max == 0 ? UINT64_MAX : w->bytes_max)) > 0) {
     for (size_t i = 0; i < count; i++) {
       const kvf_segment *segment = &segments[i];
-      if (!is_inside(from, segment->remote_region, segment->remote_offset, segment->bytes) ||
-          !is_inside(to, segment->local_region, segment->local_offset, segment->bytes)) {
+      if (!is_inside(segment, &to->pages, &from->pages)) {
         return "a segment out of bounds";
       }
       if (out->bytes + segment->bytes > STREAM_MAX) {
@@ -419,10 +432,7 @@ static const char *compare(const world *w, const rank *d, const kvf_transfer_ite
   const char *wrong = NULL;
   uint32_t *expected[WORLD_THINGS_MAX] = {NULL};
   for (uint32_t i = 0; i < d->pages.regions_count; i++) {
-    expected[i] = calloc(region_bytes(&d->regions[i]), sizeof(uint32_t));
-    if (expected[i] == NULL) {
-      abort();
-    }
+    expected[i] = make_memory(&d->regions[i]);
   }
   for (uint32_t part = 0; part < d->pages.layout.parts_count; part++) {
     const world_thing *thing = &w->things[d->thing[part]];
@@ -621,17 +631,6 @@ static void spoil(void *from, size_t bytes, world_choose choose, void *context)
   memcpy((uint8_t *)from + choose(context, (uint32_t)(bytes / 4)) * (size_t)4, &number, sizeof(number));
 }
 
-static bool segment_is_inside(const kvf_pages *pages, uint32_t region, uint64_t offset, uint64_t bytes)
-{
-  if (region >= pages->regions_count) {
-    return false;
-  }
-  const kvf_region_layout *layout = &pages->regions[region];
-  /* A run may span blocks, not end outside of one. */
-  uint64_t size = layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
-  return bytes <= size && offset <= size - bytes;
-}
-
 static const char *try_chunk(const kvf_chunk *chunk, const kvf_pages *local, const kvf_pages *remote)
 {
   uint64_t bytes = 0;
@@ -648,8 +647,7 @@ static const char *try_chunk(const kvf_chunk *chunk, const kvf_pages *local, con
     }
     for (size_t i = 0; i < count; i++) {
       sum += segments[i].bytes;
-      if (!segment_is_inside(local, segments[i].local_region, segments[i].local_offset, segments[i].bytes) ||
-          !segment_is_inside(remote, segments[i].remote_region, segments[i].remote_offset, segments[i].bytes)) {
+      if (!is_inside(&segments[i], local, remote)) {
         return "a malformed description reads out of bounds";
       }
     }

@@ -1,5 +1,8 @@
-/* Tests that add themselves to their program's group: see test.h. */
+/* Tests that add themselves to their program's group, and what they need: see test.h. */
 #include "test.h"
+
+#include <dirent.h>
+#include <time.h>
 
 #define TESTS_MAX 128
 
@@ -58,6 +61,65 @@ int test_run(const char *part)
   }
   cmocka_set_test_filter(filter);
   return _cmocka_run_group_tests("tests", tests, tests_count, NULL, NULL);
+}
+
+void *allocate(size_t bytes)
+{
+  void *memory = calloc(1, bytes == 0 ? 1 : bytes);
+  if (memory == NULL) {
+    abort();
+  }
+  return memory;
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+  struct timespec now;
+  (void)clock_gettime(clock, &now);
+  return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+uint64_t now_ns(void)
+{
+  return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t now_ms(void)
+{
+  return now_ns() / 1000000;
+}
+
+void sleep_us(uint64_t us)
+{
+  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
+  (void)nanosleep(&pause, NULL);
+}
+
+void sleep_ms(uint64_t ms)
+{
+  sleep_us(ms * 1000);
+}
+
+uint64_t used_us_in(uint64_t ms)
+{
+  const uint64_t before_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+  sleep_ms(ms);
+  return (clock_ns(CLOCK_PROCESS_CPUTIME_ID) - before_ns) / 1000;
+}
+
+size_t count_entries(const char *folder)
+{
+  size_t count = 0;
+  DIR *directory = opendir(folder);
+  if (directory == NULL) {
+    fail_msg("cannot list %s", folder);
+    return 0;
+  }
+  while (readdir(directory) != NULL) {
+    count++;
+  }
+  (void)closedir(directory);
+  return count;
 }
 
 /* Of programs that have none of their own. */

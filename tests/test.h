@@ -1,5 +1,6 @@
 /* cmocka, after the headers that it needs, and tests that add themselves to their program's group. main() runs them
- * all, or those whose name contains its argument; with =NAME that one alone; with --list it prints their names. */
+ * all, or those whose name contains its argument; with =NAME that one alone; with --list it prints their names. And
+ * what tests of all kinds need. */
 #ifndef KVF_TESTS_TEST_H
 #define KVF_TESTS_TEST_H
 
@@ -39,5 +40,33 @@ int test_run(const char *part);
 /* Begins the next of `runs`; false: there is none. */
 bool test_next_seed(uint64_t runs, uint64_t *seed);
 int test_name_seed(void **state);
+
+/* Whether this is a build for a sanitizer: it slows everything down, and sees what it looks for in the first rounds. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED true
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED false
+#endif
+#ifdef __SANITIZE_THREAD__
+#define SANITIZED_THREADS true
+#else
+#define SANITIZED_THREADS false
+#endif
+
+/* Zeroed; never NULL. */
+void *allocate(size_t bytes);
+uint64_t now_ns(void);
+uint64_t now_ms(void);
+void sleep_us(uint64_t us);
+void sleep_ms(uint64_t ms);
+/* What this process takes of the processors while the caller sleeps. */
+uint64_t used_us_in(uint64_t ms);
+/* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
+size_t count_entries(const char *folder);
 
 #endif

@@ -1,5 +1,4 @@
 /* What a fault transport may do, and still keeps the contract. */
-#include "../sanitizer.h"
 #include "../sides/faults.h"
 #include "base/prng.h"
 #include "conformance.h"

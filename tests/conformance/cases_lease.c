@@ -2,7 +2,6 @@
 #include <stdatomic.h>
 
 #include "../memory_kind.h"
-#include "../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "conformance.h"

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/prng.h"
@@ -286,13 +285,7 @@ PEER_TEST(forked_child_keeps_nothing)
   sides_disconnect(two);
   sleep_us(50000); /* so that nothing is left of it */
   process_kill(two);
-  struct timespec before;
-  struct timespec after;
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  sleep_us(500000);
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
-  assert_true(used_us < 100000); /* nobody is told, again and again, of what is not there any more */
+  assert_true(used_us_in(500) < 100000); /* nobody is told, again and again, of what is not there any more */
   assert_int_equal(kill(child, SIGKILL), 0);
   assert_int_equal(waitpid(child, NULL, 0), child);
   sides_close(two);

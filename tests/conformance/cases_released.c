@@ -1,6 +1,5 @@
 /* What has been released, or belongs to who has gone, nobody writes to. */
 #include "../cuda_driver.h"
-#include "../sanitizer.h"
 #include "base/prng.h"
 #include "conformance.h"
 
@@ -44,24 +43,24 @@ PEER_TEST(producer_stopped)
   for (int i = 0; i < ROUNDS; i++) {
     read_volley volley = volley_start(two);
     sleep_us(kvf_prng_below(&prng, 800));
-    process_stop(two);
+    assert_true(child_stop(&two->process));
     sleep_us(i % 4 < 2 ? 0 : kvf_prng_below(&prng, 800));
     if (i % 2 == 0) {
       volley_cancel(&volley);
       volley_end(&volley);
-      process_continue(two);
+      assert_true(child_continue(&two->process));
     } else {
       sides_disconnect(two);
       volley_end(&volley);
-      process_continue(two);
+      assert_true(child_continue(&two->process));
       sides_link(two);
     }
     volleys_are_over(two);
   }
   if (suite_traits().reads_stopped_producer) {
-    process_stop(two);
+    assert_true(child_stop(&two->process));
     volleys_are_over(two);
-    process_continue(two);
+    assert_true(child_continue(&two->process));
   }
   sides_close(two);
 }
@@ -98,7 +97,7 @@ PEER_TEST(producer_killed)
 static uint64_t end_with_producer_ns(sides *two)
 {
   process_start(two);
-  process_stop(two);
+  assert_true(child_stop(&two->process));
   read_volley volley = volley_start(two);
   sleep_us(1000);
   uint64_t before_ns = now_ns();
@@ -165,7 +164,7 @@ PEER_TEST(consumer_killed)
     child_process child;
     consumer_start(&child, two);
     sleep_us(kvf_prng_below(&prng, 3000));
-    consumer_kill(&child);
+    assert_true(child_kill(&child));
     volleys_are_over(two);
   }
   sides_close(two);
@@ -182,7 +181,7 @@ PEER_TEST(consumer_stopped_then_killed)
     assert_true(child_stop(&child));
     volleys_are_over(two);
     sleep_us(10000); /* until its socket is full */
-    consumer_kill(&child);
+    assert_true(child_kill(&child));
     volleys_are_over(two);
   }
   sides_close(two);

@@ -3,9 +3,8 @@
 #include "conformance.h"
 #include "../cuda_driver.h"
 #include "../memory_kind.h"
-#include "../sanitizer.h"
 #include "../sides/faults.h"
-#include "../with_ucx.h"
+#include "transport/ucx/libucp.h"
 
 /* Whether the name of the suite, which is an executable of its own, contains this. */
 static bool is(const char *part)

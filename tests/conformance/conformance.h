@@ -2,7 +2,7 @@
 #ifndef KVF_TESTS_CONFORMANCE_CONFORMANCE_H
 #define KVF_TESTS_CONFORMANCE_CONFORMANCE_H
 
-#include "../sides/sides.h"
+#include "../sides/side.h"
 #include "test.h"
 
 /* Of the suite that this program is, which the build names; what its sides are is in under_test. */

@@ -17,7 +17,6 @@
 #include "wire/ping_message.h"
 #include "wires.h"
 
-#define MS KVF_NS_PER_MS
 #define LEASES_MAX 12
 #define SLOTS 4
 
@@ -292,9 +291,8 @@ static wire *accept_wire(bool has_key)
   return NULL;
 }
 
-static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
+static kvf_hello make_hello(fuzz_tape *tape)
 {
-  size_t bytes = 0;
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION,
                      .version_max = KVF_PROTOCOL_VERSION,
                      .role = KVF_ROLE_CONTROL,
@@ -306,16 +304,13 @@ static size_t make_hello(fuzz_tape *tape, uint8_t body[KVF_HELLO_BYTES_MAX])
   hello.version_max = KVF_PROTOCOL_VERSION + ((choices & 4) != 0 ? 6 : 0);
   fuzz_check(kvf_handshake_key_id(&config.key, hello.key_id) == KVF_OK); /* anyone on the way can have seen it */
   hello.key_id[0] ^= (choices & 0xf0) == 0xf0 ? 1 : 0;
-  fuzz_check(kvf_hello_encode(&hello, body, KVF_HELLO_BYTES_MAX, &bytes) == KVF_OK);
-  return bytes;
+  return hello;
 }
 
 /* With the key, or with another; `stolen` is a proof of another connection. */
 static void send_proof(wire *from, const kvf_key *key, const wire *stolen, size_t cut)
 {
   static kvf_proof proof;
-  static uint8_t body[KVF_PROOF_BYTES_MAX];
-  size_t bytes = 0;
   if (stolen != NULL) {
     wires_feed_frame(&all, from, KVF_FRAME_PROOF, stolen->proof, stolen->proof_bytes, cut);
     return;
@@ -326,22 +321,20 @@ static void send_proof(wire *from, const kvf_key *key, const wire *stolen, size_
     fuzz_check(kvf_handshake_client_proof(key, from->hello, from->hello_bytes, from->challenge, from->challenge_bytes,
                                           proof.proof) == KVF_OK);
   }
-  fuzz_check(kvf_proof_encode(&proof, body, sizeof(body), &bytes) == KVF_OK);
-  wires_feed_frame(&all, from, KVF_FRAME_PROOF, body, bytes, cut);
+  WIRES_SEND(&all, from, KVF_FRAME_PROOF, proof, &proof, cut);
 }
 
 /* A proper handshake up to, and perhaps with, the proof. */
 static void shake_hands(fuzz_tape *tape, bool has_key)
 {
-  uint8_t body[KVF_HELLO_BYTES_MAX];
   static const kvf_key other = {"another key, as long", 20};
-  size_t bytes = make_hello(tape, body);
+  const kvf_hello hello = make_hello(tape);
   wire *from = accept_wire(has_key);
   if (from == NULL) {
     return;
   }
   uint64_t conn_id = from->conn_id;
-  wires_feed_frame(&all, from, KVF_FRAME_HELLO, body, bytes, 0);
+  WIRES_SEND(&all, from, KVF_FRAME_HELLO, hello, &hello, 0);
   unsigned next = fuzz_choose(tape, 4);
   if (from->conn_id != conn_id || next == 3) {
     return;
@@ -377,8 +370,6 @@ static kvf_lease name_lease(fuzz_tape *tape)
 static void speak_of_leases(fuzz_tape *tape, wire *from)
 {
   static kvf_leases said;
-  static uint8_t body[KVF_LEASES_BYTES_MAX];
-  size_t bytes = 0;
   uint8_t choice = fuzz_u8(tape);
   bool is_renew = (choice & 1) == 0;
   uint32_t count = 1 + ((choice >> 1) & 7);
@@ -392,8 +383,7 @@ static void speak_of_leases(fuzz_tape *tape, wire *from)
         (kvf_leases_item){.lease = lease, .request_id = who & 7, .kind = is_renew ? (uint8_t)KVF_FINISH_NONE : kind};
   }
   said.count = count;
-  fuzz_check(kvf_leases_encode(&said, body, sizeof(body), &bytes) == KVF_OK);
-  wires_feed_frame(&all, from, KVF_FRAME_LEASES, body, bytes, cut);
+  WIRES_SEND(&all, from, KVF_FRAME_LEASES, leases, &said, cut);
 }
 
 static void ask(wire *from, uint8_t choice)
@@ -401,30 +391,27 @@ static void ask(wire *from, uint8_t choice)
   const kvf_prompt prompt = prompt_of(choice);
   const kvf_find_key key = kvf_find_key_of_prompt(&prompt);
   kvf_find_question question = {.id = (choice >> 1) & 3};
-  uint8_t body[KVF_FIND_BYTES_MAX];
-  size_t bytes = 0;
   fuzz_check(kvf_find_key_seal(&key, &core.context.self.macs[0], question.key) == KVF_OK);
-  fuzz_check(kvf_find_question_encode(&question, body, sizeof(body), &bytes) == KVF_OK);
-  wires_feed_frame(&all, from, KVF_FRAME_FIND, body, bytes, (choice & 8) != 0 ? 20 : 0);
+  WIRES_SEND(&all, from, KVF_FRAME_FIND, find_question, &question, (choice & 8) != 0 ? 20 : 0);
 }
 
 static void send_something(fuzz_tape *tape, unsigned what)
 {
   wire *from = wires_choose(&all, tape);
-  size_t got;
-  uint8_t body[KVF_HELLO_BYTES_MAX] = {0};
   if (from == NULL) {
     return;
   }
-  size_t cut = fuzz_u8(tape);
+  const size_t cut = fuzz_u8(tape);
+  const kvf_ping ping = {.wanted_bytes = cut < 0x80 ? 0 : KVF_PING_FILL_BYTES_MAX};
+  kvf_hello hello;
   switch (what) {
     case 0:
     case 1:
       wires_feed_any(&all, from, tape, cut, what == 1);
       break;
     case 2:
-      got = make_hello(tape, body);
-      wires_feed_frame(&all, from, KVF_FRAME_HELLO, body, got, cut);
+      hello = make_hello(tape);
+      WIRES_SEND(&all, from, KVF_FRAME_HELLO, hello, &hello, cut);
       break;
     case 3:
       send_proof(from, from->has_key ? &config.key : &(kvf_key){{0}, 0}, NULL, cut);
@@ -432,11 +419,9 @@ static void send_something(fuzz_tape *tape, unsigned what)
     case 4:
       if (cut >= 0x40 && cut < 0x80) {
         ask(from, (uint8_t)cut);
-        break;
+      } else {
+        WIRES_SEND(&all, from, KVF_FRAME_PING, ping, &ping, cut);
       }
-      fuzz_check(kvf_ping_encode(&(kvf_ping){.wanted_bytes = cut < 0x80 ? 0 : KVF_PING_FILL_BYTES_MAX}, body,
-                                 sizeof(body), &got) == KVF_OK);
-      wires_feed_frame(&all, from, KVF_FRAME_PING, body, got, cut);
       break;
     default:
       speak_of_leases(tape, from);

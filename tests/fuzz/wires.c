@@ -187,7 +187,9 @@ static bool deliver(wires *all, wire *from)
     if (status == KVF_OK) {
       fuzz_check(bytes <= limit);
       note(from, type, body, bytes);
-      all->on_in(from, type, body, bytes);
+      if (all->on_in != NULL) {
+        all->on_in(from, type, body, bytes);
+      }
       kvf_core_on_frame(all->core, all->now_ns, conn_id, type, body, bytes);
       kvf_control_socket_drop_frame(from->socket, bytes);
     } else if (status == KVF_PROTOCOL) {
@@ -293,17 +295,19 @@ void wires_core_config(kvf_core_config *out, const char *key, uint8_t name)
   memcpy(out->key.data, key, out->key.bytes);
 }
 
+const kvf_region_layout wires_region = {.stride_bytes = WIRES_BLOCK_BYTES,
+                                        .block_bytes = WIRES_BLOCK_BYTES,
+                                        .blocks = WIRES_BLOCKS,
+                                        .heads = 1,
+                                        .heads_total = 1};
+
 void wires_set_memory(kvf_core *core)
 {
   kvf_welcome welcome = {.ranks = 1, .block_tokens = 16, .regions_count = 1, .transports_count = 1};
   welcome.regions = calloc(1, sizeof(*welcome.regions));
   welcome.transports[0].description = calloc(1, 1);
   fuzz_check(welcome.regions != NULL && welcome.transports[0].description != NULL);
-  welcome.regions[0] = (kvf_region_layout){.stride_bytes = WIRES_BLOCK_BYTES,
-                                           .block_bytes = WIRES_BLOCK_BYTES,
-                                           .blocks = WIRES_BLOCKS,
-                                           .heads = 1,
-                                           .heads_total = 1};
+  welcome.regions[0] = wires_region;
   (void)snprintf(welcome.transports[0].name, sizeof(welcome.transports[0].name), "tcp");
   welcome.transports[0].description_bytes = 1;
   fuzz_check(kvf_core_set_memory(core, &welcome) == KVF_OK);

@@ -8,6 +8,7 @@
 #include "fuzz.h"
 #include "runtime/control_socket.h"
 
+#define MS KVF_NS_PER_MS
 #define WIRES_MAX 8
 
 typedef struct wire {
@@ -32,7 +33,8 @@ typedef struct wires {
   kvf_core *core;
   uint64_t now_ns;
   wire list[WIRES_MAX];
-  /* A frame that is about to reach the core; a frame that it sends; it has done something: take effects and events. */
+  /* A frame that is about to reach the core (may be NULL); a frame that it sends; it has done something: take effects
+   * and events. */
   void (*on_in)(wire *from, kvf_frame_type type, const uint8_t *body, size_t bytes);
   void (*on_out)(wire *to, kvf_frame_type type, const uint8_t *body, size_t bytes);
   void (*settle)(void);
@@ -44,6 +46,15 @@ wire *wires_add(wires *all, uint64_t conn_id, bool has_key);
 void wires_settle(wires *all);
 /* The other end sends this frame; each recv() gives `cut` bytes of it at most (0: as many as there is room for). */
 void wires_feed_frame(wires *all, wire *from, kvf_frame_type type, const void *body, size_t bytes, size_t cut);
+/* The same, of a message. */
+#define WIRES_SEND(all, from, type, name, message, cut)                                           \
+  do {                                                                                            \
+    static uint8_t encoded[WIRES_BODY_BYTES_MAX];                                                 \
+    size_t encoded_bytes = 0;                                                                     \
+    fuzz_check(kvf_##name##_encode(message, encoded, sizeof(encoded), &encoded_bytes) == KVF_OK); \
+    wires_feed_frame(all, from, type, encoded, encoded_bytes, cut);                               \
+  } while (0)
+#define WIRES_BODY_BYTES_MAX 65536 /* of a message that a target sends */
 /* What the tape says, of at most WIRES_ANY_BYTES: a frame of any type and body, or any bytes at all. */
 #define WIRES_ANY_BYTES 2048
 void wires_feed_any(wires *all, wire *from, fuzz_tape *tape, size_t cut, bool is_frame);
@@ -60,6 +71,7 @@ void wires_core_config(kvf_core_config *out, const char *key, uint8_t name);
 /* One group, WIRES_BLOCKS blocks of WIRES_BLOCK_BYTES; transport "tcp". */
 #define WIRES_BLOCKS 16
 #define WIRES_BLOCK_BYTES 64
+extern const kvf_region_layout wires_region;
 void wires_set_memory(kvf_core *core);
 
 #endif

@@ -114,7 +114,7 @@ static bool offer(pair_node *producer, uint32_t seed, kvf_lease *lease)
 {
   const kvf_blocks blocks = {.ids = source, .counts = count_of, .groups = 1};
   const kvf_prompt prompt = prompt_of(seed);
-  offered_ms = pair_now_ms();
+  offered_ms = now_ms();
   for (uint32_t i = 0; i < COUNT; i++) {
     memset(pools[0] + (size_t)source[i] * BLOCK_BYTES, byte_of(seed, i), BLOCK_BYTES);
   }
@@ -136,7 +136,7 @@ static void check(const pair_result *w, uint32_t seed)
   assert_int_equal(info->status, w->report.status);
   assert_int_not_equal(info->lost, KVF_LOST_CALL);
   if (w->report.status != KVF_OK && !healed && !allocation_has_failed()) {
-    uint64_t took_ms = pair_now_ms() - offered_ms;
+    uint64_t took_ms = now_ms() - offered_ms;
     late++;
     if (took_ms < TIMEOUT_MS) {
       fail_msg("no allocation failed, and the load gave %s after %llu ms", kvf_status_name(w->report.status),
@@ -180,9 +180,9 @@ static bool consume(pair_node *consumer, uint32_t seed, ending how)
   if (how == END_ABORTED) {
     (void)kvf_load_abort(consumer->node, info.id);
   }
-  const uint64_t begun_ms = pair_now_ms();
+  const uint64_t begun_ms = now_ms();
   const pair_result w = pair_wait_for(consumer, info.id, PAIR_PATIENCE_MS);
-  assert_true(pair_now_ms() - begun_ms < LOAD_TIMEOUT_MS + PAIR_LATE_MS);
+  assert_true(now_ms() - begun_ms < LOAD_TIMEOUT_MS + PAIR_LATE_MS);
   if (how != END_ABORTED) {
     check(&w, seed);
   }
@@ -221,7 +221,7 @@ static void expect_recovery(pair_node *producer, pair_node *consumer, long nth)
   for (int tries = 0; tries < 200 && !loaded && offer(producer, 20, &lease); tries++) {
     loaded = consume(consumer, 20, END_LOADED);
     take_back(producer, &lease);
-    pair_sleep_ms(loaded ? 0 : 10);
+    sleep_ms(loaded ? 0 : 10);
   }
   healed = false;
   if (!loaded && where == NULL) {
@@ -253,7 +253,7 @@ static bool scenario(long nth, bool for_good, bool with_expiry)
   }
   /* The thread that has looked at a peer (transport/local/local_check.h) outlives its link by a moment. */
   for (int tries = 0; tries < 100 && allocation_live() != before; tries++) {
-    pair_sleep_ms(10);
+    sleep_ms(10);
   }
   if (allocation_live() != before) {
     fail_msg("allocation %ld failed: %ld allocations are left", nth, allocation_live() - before);

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/address.h"
@@ -26,7 +26,6 @@
 typedef struct scene {
   pair_node producer;
   beside beside;
-  costs before;
   size_t crowd;
   int fds[CROWD];
 } scene;
@@ -60,7 +59,6 @@ static int open_scene(__attribute__((unused)) void **state)
   s.crowd = raise_descriptors();
   pair_open_node(&s.producer, options);
   beside_start(&s.beside, &s.producer, patient);
-  s.before = costs_now();
   return 0;
 }
 
@@ -71,17 +69,11 @@ static int close_scene(__attribute__((unused)) void **state)
   return 0;
 }
 
-static void expect_as_before(void)
-{
-  beside_expect_undisturbed(&s.beside);
-  costs_expect(s.before, SLACK_BYTES);
-}
-
 /* Where the data port is, as a session of the stranger's is told. */
 static kvf_address data_port(void)
 {
   stranger control;
-  stranger_open(&control, s.producer.node, NULL);
+  stranger_open(&control, pair_record(s.producer.node).address, NULL);
   stranger_close(&control);
   return control.data;
 }
@@ -89,7 +81,7 @@ static kvf_address data_port(void)
 static kvf_address control_port(void)
 {
   kvf_address at;
-  assert_int_equal(kvf_address_parse("127.0.0.1", pair_control_port(&s.producer), &at), KVF_OK);
+  assert_int_equal(kvf_address_parse("127.0.0.1", pair_record(s.producer.node).address.port, &at), KVF_OK);
   return at;
 }
 
@@ -98,7 +90,7 @@ static void gather(const kvf_address *at, const char *say)
 {
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(at, &storage);
-  uint64_t until_ms = pair_now_ms() + UINT64_C(4) * PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + UINT64_C(4) * PAIR_PATIENCE_MS;
   for (size_t i = 0; i < s.crowd; i++) {
     s.fds[i] = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(s.fds[i] >= 0);
@@ -108,16 +100,16 @@ static void gather(const kvf_address *at, const char *say)
     if (say != NULL) {
       (void)send(s.fds[i], say, strlen(say), MSG_NOSIGNAL);
     }
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
 }
 
 static void expect_bounded(void)
 {
   costs now = costs_now();
-  assert_true(now.descriptors <= s.before.descriptors + s.crowd + (size_t)2 * CONNECTIONS_MAX + 2);
-  assert_int_equal(now.threads, s.before.threads);
-  assert_true(now.memory_bytes <= s.before.memory_bytes + CROWD_BYTES_MAX);
+  assert_true(now.descriptors <= s.beside.before.descriptors + s.crowd + (size_t)2 * CONNECTIONS_MAX + 2);
+  assert_int_equal(now.threads, s.beside.before.threads);
+  assert_true(now.memory_bytes <= s.beside.before.memory_bytes + CROWD_BYTES_MAX);
 }
 
 /* Each of them sees its end, which the producer caused. */
@@ -134,7 +126,7 @@ static void endure(const kvf_address *at, const char *say)
   gather(at, say);
   expect_bounded();
   see_off();
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
 }
 
 static uint64_t ended(const char *reason)
@@ -151,7 +143,7 @@ TEST_WITH(crowd_at_the_control_port, open_scene, close_scene)
   assert_true(pair_wait_log(&s.producer, "limit: too many connections have not proved their key",
                             "127.0.0.1:", PAIR_PATIENCE_MS));
   see_off();
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
   assert_int_equal(pair_stat(&s.producer, "sessions_accepted", ""), accepted + s.crowd);
   assert_int_equal(pair_stat(&s.producer, "sessions_evicted", "") + pair_stat(&s.producer, "sessions_timed_out", ""),
                    s.crowd);
@@ -190,13 +182,13 @@ TEST_WITH(proved_and_silent, open_scene, close_scene)
 {
   stranger bores[BORES];
   for (size_t i = 0; i < BORES; i++) {
-    stranger_open(&bores[i], s.producer.node, NULL);
+    stranger_open(&bores[i], pair_record(s.producer.node).address, NULL);
   }
   for (size_t i = 0; i < BORES; i++) {
     peer_expect_closed(bores[i].fd);
     stranger_close(&bores[i]);
   }
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
   assert_true(pair_stat(&s.producer, "sessions_timed_out", "") >= BORES);
 }
 
@@ -205,7 +197,7 @@ static int connect_data(void)
 {
   stranger control;
   uint8_t ready[KVF_DATA_READY_BYTES_MAX];
-  stranger_open(&control, s.producer.node, NULL);
+  stranger_open(&control, pair_record(s.producer.node).address, NULL);
   const kvf_key session_key = stranger_session_key(&control);
   const int fd = stranger_connect_data(&control).fd;
   peer_hello(fd, control.session_id, &session_key);
@@ -234,16 +226,16 @@ TEST_WITH(proved_and_never_reading, open_scene, close_scene)
     }
     assert_int_equal(peer_receive_chunk(fds[i]).status, KVF_OK); /* and not a byte of its payload */
   }
-  uint64_t begin_ms = pair_now_ms();
+  uint64_t begin_ms = now_ms();
   (void)kvf_lease_end(s.producer.node, &ticket.lease); /* what nobody reads keeps no block from its owner */
   (void)kvf_lease_release(s.producer.node, ticket.lease.id);
   assert_true(pair_wait_stat(&s.producer, "data_connections_ended", "transfer_stalled", BORES, PAIR_PATIENCE_MS));
-  assert_true(pair_now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
+  assert_true(now_ms() >= begin_ms + kvf_socket_patience_ms(HANDSHAKE_MS) / 4);
   assert_true(pair_wait_log(&s.producer, "it has reads open, and takes nothing", "127.0.0.1:", PAIR_PATIENCE_MS));
   for (size_t i = 0; i < BORES; i++) {
     (void)send(fds[i], "", 1, MSG_NOSIGNAL); /* where the kernel's clock came first, nobody is told unless he asks */
     peer_expect_closed(fds[i]);
     (void)close(fds[i]);
   }
-  expect_as_before();
+  beside_expect_undisturbed(&s.beside, SLACK_BYTES);
 }

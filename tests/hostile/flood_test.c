@@ -7,9 +7,8 @@
 #include <unistd.h>
 
 #include "../child_process.h"
-#include "../sanitizer.h"
+#include "../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/thread.h"
 
@@ -49,13 +48,6 @@ static int connect_to(const target *at)
   return fd;
 }
 
-static void reset(int fd)
-{
-  const struct linger at_once = {.l_onoff = 1};
-  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  (void)close(fd);
-}
-
 static bool is_told_to_end(void)
 {
   char none;
@@ -78,7 +70,7 @@ static int flood(void)
   }
   uint64_t next_ns = kvf_clock_now();
   for (size_t i = 0; i % HELD != 0 || !is_told_to_end(); i++) {
-    reset(fds[i % HELD]);
+    peer_reset(fds[i % HELD]);
     fds[i % HELD] = connect_to(&at);
     while (kvf_clock_now() < next_ns) {
     }
@@ -111,7 +103,7 @@ static int close_scene(__attribute__((unused)) void **state)
 /* The port of the other listener of this process. */
 static uint16_t data_port(void)
 {
-  const uint16_t control_port = pair_control_port(&producer);
+  const uint16_t control_port = pair_record(producer.node).address.port;
   for (int fd = 0; fd < 1024; fd++) {
     int listens = 0;
     socklen_t bytes = sizeof(listens);
@@ -167,7 +159,7 @@ static unsigned load_freshly(uint64_t within_ms)
 
 static void expect_room(uint32_t from, bool at_data_port)
 {
-  begin_flood(from, at_data_port ? data_port() : pair_control_port(&producer));
+  begin_flood(from, at_data_port ? data_port() : pair_record(producer.node).address.port);
   const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(UINT64_C(2) * AT_ONCE_MS);
   end_flood();
   const unsigned wanted = from == elsewhere ? CONSUMERS : CONSUMERS - 1;

@@ -133,15 +133,15 @@ TEST_WITH(both_ends_have_the_options, open_scene, close_scene)
 TEST_WITH(idle_connections_end, open_scene, close_scene)
 {
   need_network();
-  const uint64_t begin_ms = pair_now_ms();
+  const uint64_t begin_ms = now_ms();
   const uint64_t patience_ms = kvf_socket_patience_ms(HANDSHAKE_MS);
   assert_int_equal(count_connections(NULL), SESSION_SOCKETS);
   assert_true(set_loopback(false));
-  while (count_connections(NULL) > 0 && pair_now_ms() < begin_ms + patience_ms + PAIR_LATE_MS) {
-    pair_sleep_ms(20);
+  while (count_connections(NULL) > 0 && now_ms() < begin_ms + patience_ms + PAIR_LATE_MS) {
+    sleep_ms(20);
   }
   assert_int_equal(count_connections(NULL), 0);
-  assert_true(pair_now_ms() >= begin_ms + patience_ms / 2);
+  assert_true(now_ms() >= begin_ms + patience_ms / 2);
   costs_expect(s.before, SLACK_BYTES);
   assert_true(set_loopback(true));
   pair_expect_recovery(&s.producer, &s.consumer, 3);

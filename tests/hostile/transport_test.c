@@ -1,9 +1,8 @@
 /* Whole nodes on a transport that fails in every way it may (tests/sides/faults.h). P1 to P4 for each load, whatever
  * the transport says and however late; loads succeed again when the faults end; nothing is left. */
 
-#include "../sanitizer.h"
 #include "../sides/faults.h"
-#include "../with_ucx.h"
+#include "../sides/side.h"
 #include "base/prng.h"
 #include "pair.h"
 #include "test.h"
@@ -141,14 +140,14 @@ TEST_WITH(aborts_that_take_long, open_scene, close_scene)
     fault_plan_set(&plan);
     pair_offer(&s.producer, 17, PAIR_TRY_BLOCKS, round, true, &ticket);
     uint64_t id = pair_begin(&s.consumer, &ticket, 20);
-    pair_sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
+    sleep_ms((uint32_t)kvf_prng_below(&prng, 4));
     (void)kvf_load_abort(s.consumer.node, id);
     assert_true(pair_wait_for(&s.consumer, id, PAIR_PATIENCE_MS).loaded);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       memset(s.consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES, QUARANTINE,
              (size_t)PAIR_TRY_BLOCKS * PAIR_BLOCK_BYTES);
     }
-    pair_sleep_ms(5);
+    sleep_ms(5);
     for (uint32_t region = 0; region < PAIR_REGIONS; region++) {
       const uint8_t *bytes = s.consumer.pool[region] + (size_t)20 * PAIR_BLOCK_BYTES;
       assert_true(bytes[0] == QUARANTINE &&

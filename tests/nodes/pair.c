@@ -1,17 +1,20 @@
-/* Whole nodes, their engines, tickets and loads: see pair.h. */
+/* Whole nodes, their engines, tickets and loads, and a producer in a process of its own: see pair.h. */
 #include "pair.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <malloc.h>
-#include <time.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../cuda_driver.h"
 #include "../memory_kind.h"
-#include "../sanitizer.h"
+#include "fake_cuda.h"
 #include "runtime/pump.h"
-#include "test.h"
 #include "transport/thread.h"
-#include "wire/rank_record.h"
 
 #define PATIENT_MS 20000
 #define LATE_NS 50000 /* a real device's kernels are as late as this; the fake's by its seed */
@@ -41,7 +44,7 @@ static bool has_line(pair_log *log, const char *text, const char *other_text)
 bool pair_logged(pair_node *n, const char *text, const char *other_text)
 {
   char mark[32];
-  const uint64_t until_ms = pair_now_ms() + PATIENT_MS;
+  const uint64_t until_ms = now_ms() + PATIENT_MS;
   (void)snprintf(mark, sizeof(mark), "mark %u.", ++n->marks);
   kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
   while (!has_line(n->log, mark, NULL) && pair_tick(until_ms)) {
@@ -69,7 +72,7 @@ static uint32_t memory_named(const char *name)
   return kinds[i].memory;
 }
 
-static void *allocate(const pair_node *n, size_t bytes)
+static void *allocate_region(const pair_node *n, size_t bytes)
 {
   if (n->is_mapped) {
     return test_memory_map(bytes);
@@ -81,7 +84,7 @@ static void *allocate(const pair_node *n, size_t bytes)
 static void allocate_memory(pair_node *n)
 {
   for (uint32_t i = 0; i < n->regions; i++) {
-    n->bases[i] = allocate(n, (size_t)n->blocks * n->block_bytes);
+    n->bases[i] = allocate_region(n, (size_t)n->blocks * n->block_bytes);
     assert_non_null(n->bases[i]);
     n->pool[i] = n->is_mapped ? NULL : test_memory_bytes(n->bases[i]);
   }
@@ -462,8 +465,8 @@ kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kv
   return status;
 }
 
-kvf_status pair_load_within(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                            const kvf_ordering_point *after, uint32_t timeout_ms)
+kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
+                           const kvf_ordering_point *after, uint32_t timeout_ms)
 {
   uint32_t destination[PAIR_BLOCKS_MAX];
   for (uint32_t i = 0; i < ticket->count; i++) {
@@ -482,39 +485,15 @@ kvf_status pair_load_within(pair_node *consumer, const pair_ticket *ticket, uint
   return kvf_load_start(consumer->node, &load);
 }
 
-kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                           const kvf_ordering_point *after)
-{
-  return pair_load_within(consumer, ticket, id, first, after, 0);
-}
-
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first)
 {
-  return pair_load_within(consumer, ticket, id, first, NULL, 0);
-}
-
-uint64_t pair_now_ms(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-void pair_sleep_us(uint64_t us)
-{
-  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-  (void)nanosleep(&pause, NULL);
-}
-
-void pair_sleep_ms(uint32_t ms)
-{
-  pair_sleep_us(ms * UINT64_C(1000));
+  return pair_load_after(consumer, ticket, id, first, NULL, 0);
 }
 
 bool pair_tick(uint64_t until_ms)
 {
-  pair_sleep_ms(1);
-  return pair_now_ms() < until_ms;
+  sleep_ms(1);
+  return now_ms() < until_ms;
 }
 
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first)
@@ -561,11 +540,11 @@ static void take(pair_node *consumer, uint64_t id, const kvf_event *event, pair_
 pair_result pair_poll_for(pair_node *consumer, uint64_t id, uint32_t timeout_ms)
 {
   pair_result result = {0};
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (!(result.load_released && result.decided) && pair_now_ms() < until_ms) {
+  uint64_t until_ms = now_ms() + timeout_ms;
+  while (!(result.load_released && result.decided) && now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     } else {
       take(consumer, id, &event, &result);
     }
@@ -634,7 +613,7 @@ bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_r
   while (!out->load_released && kvf_clock_now() < until_ns) {
     kvf_event event;
     if (kvf_node_poll(consumer->node, &event, 1) == 0) {
-      pair_sleep_us(20);
+      sleep_us(20);
     } else {
       take(consumer, id, &event, out);
     }
@@ -644,11 +623,11 @@ bool pair_poll_load(pair_node *consumer, uint64_t id, uint64_t within_us, pair_r
 
 kvf_lease_end_cause pair_wait_lease_end(pair_node *producer, uint64_t lease_id, uint32_t timeout_ms)
 {
-  uint64_t until_ms = pair_now_ms() + timeout_ms;
-  while (pair_now_ms() < until_ms) {
+  uint64_t until_ms = now_ms() + timeout_ms;
+  while (now_ms() < until_ms) {
     kvf_event event;
     if (kvf_node_poll(producer->node, &event, 1) == 0) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     } else if (event.kind == KVF_EVENT_LEASE_ENDED && event.id == lease_id) {
       return event.u.lease_end;
     }
@@ -678,7 +657,7 @@ uint64_t pair_stat(pair_node *n, const char *name, const char *reason)
 
 bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms)
 {
-  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  const uint64_t until_ms = now_ms() + timeout_ms;
   while (pair_stat(n, name, reason) < value && pair_tick(until_ms)) {
   }
   return pair_stat(n, name, reason) >= value;
@@ -686,35 +665,20 @@ bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t
 
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms)
 {
-  const uint64_t until_ms = pair_now_ms() + timeout_ms;
+  const uint64_t until_ms = now_ms() + timeout_ms;
   while (!pair_logged(n, text, other_text) && pair_tick(until_ms)) {
   }
   return pair_logged(n, text, other_text);
 }
 
-size_t pair_count_entries(const char *folder)
-{
-  size_t count = 0;
-  DIR *directory = opendir(folder);
-  if (directory == NULL) {
-    fail_msg("cannot list %s", folder);
-    return 0;
-  }
-  while (readdir(directory) != NULL) {
-    count++;
-  }
-  (void)closedir(directory);
-  return count;
-}
-
-uint16_t pair_control_port(const pair_node *n)
+kvf_rank_record pair_record(kvf_node *node)
 {
   uint8_t bytes[KVF_ADDRESS_BYTES_MAX];
   size_t count = 0;
   kvf_rank_record record;
-  assert_int_equal(kvf_node_address(n->node, bytes, sizeof(bytes), &count), KVF_OK);
+  assert_int_equal(kvf_node_address(node, bytes, sizeof(bytes), &count), KVF_OK);
   assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
-  return record.address.port;
+  return record;
 }
 
 #define HEALTHY_FIRST 0 /* blocks 0, 2, … of the producer */
@@ -728,7 +692,7 @@ extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak)
 
 costs costs_now(void)
 {
-  costs now = {.descriptors = pair_count_entries("/proc/self/fd"), .threads = pair_count_entries("/proc/self/task")};
+  costs now = {.descriptors = count_entries("/proc/self/fd"), .threads = count_entries("/proc/self/task")};
   if (__sanitizer_get_current_allocated_bytes != NULL) {
     now.memory_bytes = __sanitizer_get_current_allocated_bytes();
   } else {
@@ -741,7 +705,7 @@ costs costs_now(void)
 void costs_expect(costs before, size_t slack_bytes)
 {
   const size_t most_bytes = SANITIZED ? SIZE_MAX : before.memory_bytes + slack_bytes;
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   costs now = costs_now();
   while ((now.descriptors != before.descriptors || now.threads != before.threads || now.memory_bytes > most_bytes) &&
          pair_tick(until_ms)) {
@@ -790,14 +754,14 @@ static void *load_on(void *context)
     }
     take_ends(b->producer);
     atomic_fetch_add(&b->loads, 1);
-    pair_sleep_ms(2); /* the machine is for the others, too */
+    sleep_ms(2); /* the machine is for the others, too */
   }
   return NULL;
 }
 
 static void wait_loads(beside *b, unsigned count)
 {
-  const uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  const uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   while (atomic_load(&b->loads) < count && pair_tick(until_ms)) {
   }
   assert_true(atomic_load(&b->loads) >= count);
@@ -811,9 +775,10 @@ void beside_start(beside *b, pair_node *producer, const pair_option *options)
   pair_open_node(&b->consumer, options);
   assert_int_equal(pthread_create(&b->thread, NULL, load_on, b), 0);
   wait_loads(b, 2);
+  b->before = costs_now();
 }
 
-void beside_expect_undisturbed(beside *b)
+void beside_expect_undisturbed(beside *b, size_t slack_bytes)
 {
   wait_loads(b, atomic_load(&b->loads) + 2);
   int failure = atomic_load(&b->failure);
@@ -822,6 +787,7 @@ void beside_expect_undisturbed(beside *b)
   }
   assert_int_equal(pair_stat(&b->consumer, "load_retries", ""), 0);
   assert_int_equal(pair_stat(&b->consumer, "peer_failures", ""), 0);
+  costs_expect(b->before, slack_bytes);
 }
 
 void beside_stop(beside *b)
@@ -836,7 +802,7 @@ void beside_stop(beside *b)
 void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcome *out)
 {
   pair_result result;
-  const uint64_t begun_ms = pair_now_ms();
+  const uint64_t begun_ms = now_ms();
   const uint64_t retries = pair_stat(consumer, "load_retries", "");
   for (uint32_t i = 0; i < PAIR_TRY_BLOCKS; i++) {
     pair_fill(consumer, DESTINATION + i, ticket->seed + 1, i); /* so that nothing is right by chance */
@@ -845,7 +811,7 @@ void pair_try_ticket(pair_node *consumer, const pair_ticket *ticket, pair_outcom
   if (out->started != KVF_OK) {
     return;
   }
-  out->took_ms = pair_now_ms() - begun_ms;
+  out->took_ms = now_ms() - begun_ms;
   out->retries = pair_stat(consumer, "load_retries", "") - retries;
   out->status = (kvf_status)result.report.status;
   out->prefix = result.report.prefix;
@@ -883,14 +849,224 @@ void pair_expect_told(pair_node *consumer, const pair_outcome *out, const char *
 void pair_expect_recovery(pair_node *producer, pair_node *consumer, uint32_t seed)
 {
   pair_outcome out = {.status = KVF_PEER_DOWN};
-  uint64_t until_ms = pair_now_ms() + PAIR_PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   do {
-    if (pair_now_ms() >= until_ms) {
+    if (now_ms() >= until_ms) {
       fail_msg("no recovery: %s, %s", kvf_status_name(out.started), kvf_status_name(out.status));
     }
     pair_try(producer, consumer, seed, &out);
     if (out.status != KVF_OK) {
-      pair_sleep_ms(10);
+      sleep_ms(10);
     }
   } while (out.started != KVF_OK || out.status != KVF_OK);
+}
+
+/* ---- a producer in a process of its own: there ---- */
+
+#define WRITES_BEFORE 30
+#define READ_MS 5 /* readers come to a lease that has been written over */
+#define TAKEN 32  /* descriptors of a child; more than a node has */
+
+typedef enum order_kind { ORDER_OFFER = 1, ORDER_OVERWRITE = 2, ORDER_FORK = 3 } order_kind;
+
+/* Name and value, as they travel. */
+typedef char option_text[2][256];
+
+typedef struct order {
+  order_kind kind;
+  uint32_t first;
+  uint32_t count;
+  uint32_t seed;
+  engine_write write; /* its value is 0: the bytes of the seed are there at once */
+  pair_ticket ticket; /* OVERWRITE, and the answer to OFFER */
+} order;
+
+/* In the child: closes the copy of the node. False: that took descriptors which have the numbers of the node's now. */
+static bool close_copy(const pair_node *node)
+{
+  int taken[TAKEN];
+  bool kept = true;
+  for (int i = 0; i < TAKEN; i++) {
+    taken[i] = dup(STDERR_FILENO);
+  }
+  kvf_node_close(node->node);
+  for (int i = 0; i < TAKEN; i++) {
+    kept = close(taken[i]) == 0 && kept;
+  }
+  return kept;
+}
+
+/* The child closes its copy of the node, and lives until the test lets it go. False: it does not come to that. */
+static bool fork_child(const pair_node *node)
+{
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return false;
+  }
+  pid_t pid = fork();
+  if (pid == 0) {
+    struct pollfd channel = {.fd = STDIN_FILENO}; /* that it is closed: what is in it is its parent's */
+    if (!close_copy(node) || write(ends[1], "", 1) != 1) {
+      _exit(EXIT_FAILURE);
+    }
+    (void)poll(&channel, 1, -1);
+    _exit(EXIT_SUCCESS);
+  }
+  char done;
+  struct pollfd child = {.fd = ends[0], .events = POLLIN};
+  (void)close(ends[1]);
+  bool closed = poll(&child, 1, PAIR_LATE_MS) == 1 && read(ends[0], &done, 1) == 1;
+  (void)close(ends[0]);
+  if (!closed) {
+    (void)kill(pid, SIGKILL); /* it holds the channel */
+  }
+  return closed;
+}
+
+static void write_blocks(pair_node *node, const order *what)
+{
+  for (uint32_t i = 0; i < what->ticket.count; i++) {
+    if (what->write.value != 0) {
+      pair_write(node, what->ticket.blocks[i], what->write.value);
+    } else {
+      pair_fill(node, what->ticket.blocks[i], what->seed, i);
+    }
+  }
+}
+
+static void offer(pair_node *node, order *what)
+{
+  fake_cuda_seed(what->seed);
+  pair_reserve(node, what->first, what->count, what->seed, &what->ticket);
+  for (int i = 0; i < WRITES_BEFORE && what->write.out_of_order; i++) { /* readers come before the last */
+    pair_write(node, what->ticket.blocks[0], (uint8_t)(what->write.value + 1));
+  }
+  write_blocks(node, what);
+  const kvf_ordering_point *after = what->write.out_of_order ? NULL : pair_point(node);
+  assert_int_equal(pair_publish_after(node, &what->ticket, after), KVF_OK);
+}
+
+static void overwrite(pair_node *node, const order *what)
+{
+  const kvf_lease *lease = &what->ticket.lease;
+  if (what->write.out_of_order) {
+    write_blocks(node, what);
+    pair_finish(node);
+    sleep_ms(READ_MS);
+  }
+  (void)kvf_lease_end(node->node, lease);
+  if (!what->write.out_of_order) {
+    write_blocks(node, what);
+  }
+  (void)pair_wait_lease_end(node, lease->id, PAIR_LATE_MS);
+  assert_int_equal(kvf_lease_release(node->node, lease->id), KVF_OK);
+}
+
+static bool carry_out(pair_node *node, order *what)
+{
+  switch (what->kind) {
+    case ORDER_OFFER:
+      offer(node, what);
+      break;
+    case ORDER_OVERWRITE:
+      overwrite(node, what);
+      break;
+    case ORDER_FORK:
+      return fork_child(node);
+  }
+  return true;
+}
+
+static int run_producer(void)
+{
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  option_text texts[PRODUCER_OPTIONS_MAX];
+  pair_option options[PRODUCER_OPTIONS_MAX + 1] = {{NULL, NULL}};
+  if (!child_receive(STDIN_FILENO, texts, sizeof(texts))) {
+    return EXIT_FAILURE;
+  }
+  for (int i = 0; i < PRODUCER_OPTIONS_MAX && texts[i][0][0] != '\0'; i++) {
+    options[i] = (pair_option){texts[i][0], texts[i][1]};
+  }
+  pair_node node;
+  order what;
+  pair_open_node(&node, options);
+  if (node.memory == KVF_MEMORY_CUDA) {
+    (void)cuda_driver_enter();
+  }
+  while (child_receive(STDIN_FILENO, &what, sizeof(what))) {
+    if (!carry_out(&node, &what) || !child_send(STDIN_FILENO, &what, sizeof(what))) {
+      break;
+    }
+  }
+  pair_close_node(&node);
+  return EXIT_SUCCESS;
+}
+
+int producer_process_main(int argc, char **argv)
+{
+  const char *argument = argc > 1 ? argv[1] : NULL;
+  const bool is_producer = argument != NULL && strcmp(argument, "--producer") == 0;
+  return is_producer ? run_producer() : test_run(argument);
+}
+
+/* ---- and in the test ---- */
+
+void producer_process_start(producer_process *process, const pair_option *options)
+{
+  option_text texts[PRODUCER_OPTIONS_MAX] = {{{0}}};
+  *process = (producer_process){.here = NULL};
+  for (int i = 0; options[i].name != NULL; i++) {
+    assert_true(i < PRODUCER_OPTIONS_MAX && strlen(options[i].value) < sizeof(texts[i][1]));
+    (void)snprintf(texts[i][0], sizeof(texts[i][0]), "%s", options[i].name);
+    (void)snprintf(texts[i][1], sizeof(texts[i][1]), "%s", options[i].value);
+  }
+  assert_true(child_start(&process->child, "--producer", SOCK_STREAM));
+  assert_true(child_send(process->child.channel, texts, sizeof(texts)));
+}
+
+void producer_process_here(producer_process *process, pair_node *node)
+{
+  *process = (producer_process){.here = node};
+}
+
+void producer_process_end(producer_process *process)
+{
+  assert_int_equal(child_end(&process->child), EXIT_SUCCESS);
+}
+
+void producer_process_kill(producer_process *process)
+{
+  assert_int_equal(kill(process->child.pid, SIGKILL), 0);
+  assert_int_equal(waitpid(process->child.pid, NULL, 0), process->child.pid);
+}
+
+static void give_order(producer_process *process, order *what)
+{
+  if (process->here != NULL) {
+    assert_true(carry_out(process->here, what));
+    return;
+  }
+  assert_true(child_send(process->child.channel, what, sizeof(*what)));
+  assert_true(child_receive(process->child.channel, what, sizeof(*what)));
+}
+
+void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
+                            engine_write write, pair_ticket *ticket)
+{
+  order what = {.kind = ORDER_OFFER, .first = first, .count = count, .seed = seed, .write = write};
+  give_order(process, &what);
+  *ticket = what.ticket;
+}
+
+void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed, engine_write write)
+{
+  order what = {.kind = ORDER_OVERWRITE, .seed = seed, .write = write, .ticket = *ticket};
+  give_order(process, &what);
+}
+
+void producer_process_fork(producer_process *process)
+{
+  order what = {.kind = ORDER_FORK};
+  give_order(process, &what);
 }

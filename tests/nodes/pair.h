@@ -8,7 +8,9 @@
 #include <stdatomic.h>
 
 #include "../child_process.h"
+#include "../test.h"
 #include "kvferry/kvferry.h"
+#include "wire/rank_record.h"
 
 /* A node's pool, unless its options say otherwise; and what it may be at most. */
 #define PAIR_BLOCKS 64
@@ -91,11 +93,9 @@ uint64_t pair_stat(pair_node *n, const char *name, const char *reason);
 bool pair_wait_stat(pair_node *n, const char *name, const char *reason, uint64_t value, uint32_t timeout_ms);
 bool pair_wait_log(pair_node *n, const char *text, const char *other_text, uint32_t timeout_ms);
 bool pair_logged(pair_node *n, const char *text, const char *other_text);
-uint16_t pair_control_port(const pair_node *n);
+/* How the node says that it is reached. */
+kvf_rank_record pair_record(kvf_node *node);
 
-uint64_t pair_now_ms(void);
-void pair_sleep_ms(uint32_t ms);
-void pair_sleep_us(uint64_t us);
 /* Sleeps for a millisecond; whether it is still before that time. */
 bool pair_tick(uint64_t until_ms);
 
@@ -159,11 +159,9 @@ typedef struct pair_result {
 /* Opens the request, begins, loads into blocks first, first+1, … of the consumer. */
 kvf_status pair_request(pair_node *consumer, const pair_ticket *ticket, const kvf_prompt *prompt, uint64_t *id);
 kvf_status pair_load(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first);
-kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                           const kvf_ordering_point *after);
 /* `timeout_ms`: the load's own, 0: the option's. */
-kvf_status pair_load_within(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
-                            const kvf_ordering_point *after, uint32_t timeout_ms);
+kvf_status pair_load_after(pair_node *consumer, const pair_ticket *ticket, uint64_t id, uint32_t first,
+                           const kvf_ordering_point *after, uint32_t timeout_ms);
 /* Request and load, which must succeed; returns the request's id. */
 uint64_t pair_begin(pair_node *consumer, const pair_ticket *ticket, uint32_t first);
 /* Polls until the load is released and the request decided, or the time is over: for a test of what does not come. */
@@ -205,24 +203,6 @@ void pair_expect_told(pair_node *consumer, const pair_outcome *out, const char *
 /* Tries until one succeeds. */
 void pair_expect_recovery(pair_node *producer, pair_node *consumer, uint32_t seed);
 
-/* A healthy consumer beside the one that something is done to: it loads all the while. */
-typedef struct beside {
-  pair_node *producer;
-  pair_node consumer;
-  pthread_t thread;
-  pthread_mutex_t offers; /* held while it makes a ticket */
-  atomic_bool stop;
-  atomic_uint loads;
-  atomic_int failure; /* of the first load that failed */
-} beside;
-
-/* Opens the consumer, which must not take a slow machine for a stall, and begins; returns when two loads have
- * succeeded. */
-void beside_start(beside *b, pair_node *producer, const pair_option *options);
-/* It has gone on, goes on, and has never failed, retried, or lost its peer. */
-void beside_expect_undisturbed(beside *b);
-void beside_stop(beside *b);
-
 /* What this process has. */
 typedef struct costs {
   size_t descriptors;
@@ -234,8 +214,25 @@ costs costs_now(void);
 /* Waits until descriptors and threads are as many as before, and memory no more than `slack_bytes` above, where no
  * sanitizer keeps some; else fails. */
 void costs_expect(costs before, size_t slack_bytes);
-/* Entries of a folder: descriptors in "/proc/self/fd", threads in "/proc/self/task". */
-size_t pair_count_entries(const char *folder);
+
+/* A healthy consumer beside the one that something is done to: it loads all the while. */
+typedef struct beside {
+  pair_node *producer;
+  pair_node consumer;
+  pthread_t thread;
+  pthread_mutex_t offers; /* held while it makes a ticket */
+  atomic_bool stop;
+  atomic_uint loads;
+  atomic_int failure; /* of the first load that failed */
+  costs before;       /* when it had begun */
+} beside;
+
+/* Opens the consumer, which must not take a slow machine for a stall, and begins; returns when two loads have
+ * succeeded. */
+void beside_start(beside *b, pair_node *producer, const pair_option *options);
+/* It has gone on, goes on, and has never failed, retried, or lost its peer; and the process has what it had before. */
+void beside_expect_undisturbed(beside *b, size_t slack_bytes);
+void beside_stop(beside *b);
 
 /* ---- a producer in a process of its own, which can be stopped, and told to overwrite what it offered ---- */
 
@@ -265,8 +262,6 @@ typedef struct engine_write {
 /* Like pair_offer(), published; and ends the lease and writes the blocks' next bytes. With a value, behind the work of
  * its engine: the fake's takes the course of `seed`. */
 void producer_process_offer(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
-                            pair_ticket *ticket);
-void producer_process_write(producer_process *process, uint32_t first, uint32_t count, uint32_t seed,
                             engine_write write, pair_ticket *ticket);
 void producer_process_overwrite(producer_process *process, const pair_ticket *ticket, uint32_t seed,
                                 engine_write write);

@@ -1,44 +1,24 @@
-/* A side's host, memory, leases, links and reads. */
+/* A side's host, memory, leases, links and reads; two linked sides, what they read, and processes for one of them. */
 #include "side.h"
 
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "../memory_kind.h"
-#include "base/time.h"
 #include "memory/own_fds.h"
-#include "test.h"
 #include "transport/checksums.h"
 #include "transport/fence_memory.h"
+#include "transport/ucx/libucp.h"
 
 struct under_test under_test;
 
 #define REGION_GAP_BYTES 4096
-
-uint64_t now_ns(void)
-{
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-void *allocate(size_t bytes)
-{
-  void *memory = calloc(1, bytes == 0 ? 1 : bytes);
-  if (memory == NULL) {
-    abort();
-  }
-  return memory;
-}
-
-void sleep_us(uint64_t us)
-{
-  const struct timespec pause = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
-  (void)nanosleep(&pause, NULL);
-}
 
 static kvf_key session_key(void)
 {
@@ -218,7 +198,17 @@ bool side_has_logged(side *one, const char *text)
   return found;
 }
 
-/* ---- patterns ---- */
+/* ---- patterns ----
+ *
+ * What the blocks of a region hold until somebody writes to them. A word at a time: a byte at a time is most of what
+ * the whole suite costs, and with a sanitizer many times that. */
+
+typedef struct pattern_place {
+  uint32_t seed;
+  uint32_t region;
+  uint32_t block;
+  uint64_t offset; /* in the block */
+} pattern_place;
 
 #define PART_BYTES 4096
 
@@ -255,7 +245,7 @@ static void pattern_fill(uint8_t *to, pattern_place at, size_t bytes)
   }
 }
 
-bool pattern_is(const uint8_t *got, pattern_place at, size_t bytes)
+static bool pattern_is(const uint8_t *got, pattern_place at, size_t bytes)
 {
   part made;
   for (; bytes > 0; bytes -= made.count, at.offset += made.count, got += made.count) {
@@ -452,11 +442,11 @@ kvf_transport_memory side_memory(const side *one)
                                 .table_fd = one->table_fd};
 }
 
-void side_open_with(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed,
-                    const kvf_transport_config *config)
+void side_open(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed,
+               const kvf_transport_config *config)
 {
   const kvf_transport_host host = side_host(one, ops);
-  kvf_transport_config own = *config;
+  kvf_transport_config own = config == NULL ? side_config() : *config;
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   one->shape = *shape;
   assert_int_equal(getentropy(&one->incarnation, sizeof(one->incarnation)), 0);
@@ -479,12 +469,6 @@ void side_open_with(side *one, const kvf_transport_ops *ops, const side_shape *s
   }
   assert_int_equal(ops->set_memory(one->transport, &memory), KVF_OK);
   one->memory_set = true;
-}
-
-void side_open(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed)
-{
-  kvf_transport_config config = side_config();
-  side_open_with(one, ops, shape, seed, &config);
 }
 
 void side_close_transport(side *one)
@@ -749,4 +733,304 @@ kvf_read_result side_read_now(side *one, kvf_link *link, const kvf_transfer *rea
   while (may_help && one->ops->assist(one->transport) && !side_is_done(one, read->id)) {
   }
   return side_wait(one, read->id);
+}
+
+/* ---- ucx ---- */
+
+int with_ucx(void)
+{
+  const kvf_ucx_api *api;
+  char message[KVF_MESSAGE_BYTES_MAX] = "";
+  (void)setenv("UCX_TLS", "tcp", 0);
+  (void)setenv("UCX_LOG_LEVEL", "fatal", 0);
+  if (SANITIZED) { /* UCX's hook of madvise() runs in threads that the thread sanitizer has forgotten already */
+    (void)setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
+  }
+  const char *library = getenv("KVFERRY_TEST_UCX_LIBRARY");
+  if (kvf_ucx_load(library == NULL ? "" : library, &api, message) == KVF_OK) {
+    return 0;
+  }
+  (void)printf("skipped: %s\n", message);
+  return WITHOUT_UCX;
+}
+
+/* ---- two sides ---- */
+
+static void open_with(side *one, const side_shape *shape, uint32_t memory, uint32_t seed)
+{
+  side_shape own = *shape;
+  for (uint32_t i = 0; i < own.count; i++) {
+    own.regions[i].memory = memory;
+  }
+  side_open(one, under_test.ops, &own, seed, NULL);
+}
+
+void producer_open(side *one, const side_shape *shape)
+{
+  open_with(one, shape, under_test.producer_memory, SEED);
+}
+
+void consumer_open(side *one, const side_shape *shape)
+{
+  open_with(one, shape, under_test.consumer_memory, SEED + 1);
+}
+
+void sides_meet(sides *two)
+{
+  side_introduce(&two->producer, &two->introduction);
+  two->lease = side_publish(&two->producer, LEASE_ID);
+}
+
+sides *sides_open_unlinked(const side_shape *producer, const side_shape *consumer)
+{
+  sides *two = allocate(sizeof(*two));
+  producer_open(&two->producer, producer);
+  consumer_open(&two->consumer, consumer);
+  sides_meet(two);
+  return two;
+}
+
+sides *sides_open(const side_shape *producer, const side_shape *consumer)
+{
+  sides *two = sides_open_unlinked(producer, consumer);
+  sides_link(two);
+  return two;
+}
+
+sides *sides_open_simple(uint32_t blocks, uint32_t block_bytes)
+{
+  const side_shape shape = side_shape_simple(blocks, block_bytes);
+  return sides_open(&shape, &shape);
+}
+
+void sides_link(sides *two)
+{
+  two->link = side_connect_ok(&two->consumer, &two->introduction);
+}
+
+void sides_disconnect(sides *two)
+{
+  two->consumer.ops->disconnect(two->link);
+  two->link = NULL;
+}
+
+void sides_close(sides *two)
+{
+  if (two->link != NULL) {
+    sides_disconnect(two);
+  }
+  side_close(&two->consumer);
+  if (two->producer.transport != NULL) {
+    side_close(&two->producer);
+    assert_true(test_memory_is_released()); /* no link of this process has kept one */
+  }
+  if (two->process.pid != 0) {
+    assert_int_equal(child_end(&two->process), 0);
+  }
+  free(two);
+}
+
+bool read_has(const kvf_transfer *read, uint32_t region)
+{
+  return read->layers.count == 0 || kvf_layers_have(&read->layers, region);
+}
+
+static bool item_matches(const sides *two, const kvf_transfer *read, const kvf_transfer_item *item)
+{
+  const side_shape *producer = &two->introduction.shape;
+  bool matches = true;
+  for (uint32_t region = 0; region < producer->count && matches; region++) {
+    const kvf_region_layout *layout = &producer->regions[region];
+    if (layout->group != item->group || !read_has(read, region)) {
+      continue;
+    }
+    uint64_t head_bytes = layout->block_bytes / layout->heads;
+    const size_t bytes = read->heads * head_bytes;
+    uint8_t *got = allocate(bytes);
+    test_memory_get(got, side_block(&two->consumer, region, item->local_block) + read->local_head * head_bytes, bytes);
+    matches = pattern_is(got, (pattern_place){SEED, region, item->remote_block, read->remote_head * head_bytes}, bytes);
+    free(got);
+  }
+  return matches;
+}
+
+bool sides_match(const sides *two, const kvf_transfer *read)
+{
+  for (uint32_t i = 0; i < read->items_count; i++) {
+    if (!item_matches(two, read, &read->items[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+kvf_transfer lease_read(side *consumer, const side_lease *lease, uint32_t first)
+{
+  uint32_t count;
+  const kvf_transfer_item *items = side_items(consumer, lease, first, &count);
+  return side_read(consumer, &lease->lease, items, count);
+}
+
+void read_free(const kvf_transfer *read)
+{
+  free((void *)read->items);
+}
+
+/* ---- volleys ---- */
+
+#define NEXT_OWNER 0x5A
+
+static void next_owner(const side *consumer)
+{
+  test_memory_set(side_block(consumer, 0, 0), NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
+}
+
+static void volley_producer(side *one)
+{
+  const side_shape shape = side_shape_simple(VOLLEY_BLOCKS, VOLLEY_BLOCK_BYTES);
+  producer_open(one, &shape);
+}
+
+sides *volley_sides_apart(void)
+{
+  const side_shape shape = side_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
+  sides *two = allocate(sizeof(*two));
+  consumer_open(&two->consumer, &shape);
+  next_owner(&two->consumer);
+  return two;
+}
+
+sides *volley_sides(void)
+{
+  sides *two = volley_sides_apart();
+  volley_producer(&two->producer);
+  sides_meet(two);
+  sides_link(two);
+  return two;
+}
+
+read_volley volley_start(sides *two)
+{
+  const uint32_t each = VOLLEY_BLOCKS / VOLLEY_READS;
+  read_volley volley = {.two = two};
+  uint32_t count;
+  volley.items = side_items(&two->consumer, two->lease, 0, &count);
+  for (uint32_t i = 0; i < VOLLEY_READS; i++) {
+    volley.reads[i] = side_read(&two->consumer, &two->lease->lease, &volley.items[(size_t)i * each], each);
+    two->consumer.ops->read(two->link, &volley.reads[i]);
+  }
+  return volley;
+}
+
+void volley_cancel(const read_volley *volley)
+{
+  for (uint32_t i = 0; i < VOLLEY_READS; i++) {
+    volley->two->consumer.ops->cancel(volley->two->link, volley->reads[i].id);
+  }
+}
+
+void volley_end(read_volley *volley)
+{
+  uint64_t begun_ns = now_ns();
+  for (uint32_t i = 0; i < VOLLEY_READS; i++) {
+    kvf_read_result result = side_wait(&volley->two->consumer, volley->reads[i].id);
+    assert_true(result.status != KVF_OK || sides_match(volley->two, &volley->reads[i]));
+  }
+  assert_true(now_ns() - begun_ns < VOLLEY_CANCEL_NS);
+  free(volley->items);
+  next_owner(&volley->two->consumer);
+}
+
+bool next_owner_is_alone(const sides *two)
+{
+  const uint8_t *blocks = side_block(&two->consumer, 0, 0);
+  return test_memory_all_are(blocks, NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
+}
+
+void volleys_are_over(sides *two)
+{
+  side *consumer = &two->consumer;
+  const kvf_transfer_item item = {0, 1, two->lease->blocks[1], VOLLEY_BLOCKS};
+  for (int tries = 0; tries < 2; tries++) {
+    const kvf_transfer read = side_read(consumer, &two->lease->lease, &item, 1);
+    const kvf_status status = side_read_now(consumer, two->link, &read).status;
+    if (status == KVF_OK) {
+      assert_true(sides_match(two, &read));
+      break;
+    }
+    assert_true(tries == 0);
+    sides_disconnect(two);
+    sides_link(two);
+  }
+  assert_true(next_owner_is_alone(two));
+}
+
+/* ---- a producer in a process of its own ---- */
+
+void process_start(sides *two)
+{
+  const int *channel = &two->process.channel;
+  two->lease = &two->producer.leases[0];
+  assert_true(child_start(&two->process, "--producer", SOCK_STREAM));
+  assert_true(child_receive(*channel, &two->introduction, sizeof(two->introduction)));
+  assert_true(child_receive(*channel, two->lease, sizeof(*two->lease)));
+  sides_link(two);
+}
+
+void process_kill(sides *two)
+{
+  assert_true(child_kill(&two->process));
+  two->process.pid = 0;
+}
+
+int process_main(void)
+{
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  sides *two = allocate(sizeof(*two));
+  volley_producer(&two->producer);
+  sides_meet(two);
+  if (!child_send(STDIN_FILENO, &two->introduction, sizeof(two->introduction)) ||
+      !child_send(STDIN_FILENO, two->lease, sizeof(*two->lease))) {
+    return EXIT_FAILURE;
+  }
+  char byte;
+  while (child_receive(STDIN_FILENO, &byte, sizeof(byte))) {
+  }
+  side_close(&two->producer);
+  free(two);
+  return EXIT_SUCCESS;
+}
+
+/* ---- a consumer in a process of its own ---- */
+
+#define CONSUMER_VOLLEYS 32 /* at once: more than sockets hold */
+
+void consumer_start(child_process *child, const sides *two)
+{
+  char begun;
+  assert_true(child_start(child, "--consumer", SOCK_STREAM));
+  assert_true(child_send(child->channel, &two->introduction, sizeof(two->introduction)));
+  assert_true(child_send(child->channel, two->lease, sizeof(*two->lease)));
+  assert_true(child_receive(child->channel, &begun, sizeof(begun)));
+}
+
+int consumer_main(void)
+{
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  sides *two = volley_sides_apart();
+  two->lease = &two->producer.leases[0];
+  if (!child_receive(STDIN_FILENO, &two->introduction, sizeof(two->introduction)) ||
+      !child_receive(STDIN_FILENO, two->lease, sizeof(*two->lease))) {
+    return EXIT_FAILURE;
+  }
+  sides_link(two);
+  for (int i = 0; i < CONSUMER_VOLLEYS; i++) {
+    const char begun = 1;
+    (void)volley_start(two);
+    if (i == 0 && !child_send(STDIN_FILENO, &begun, sizeof(begun))) {
+      return EXIT_FAILURE;
+    }
+  }
+  sleep_us(SIDE_PATIENCE_MS * UINT64_C(1000));
+  return EXIT_FAILURE; /* nobody has killed it */
 }

@@ -1,9 +1,13 @@
-/* One side of a transport under test: an instance, its memory, and a full implementation of kvf_transport_host. */
+/* One side of a transport under test: an instance, its memory, and a full implementation of kvf_transport_host. And two
+ * linked sides of it: both in this process, or one in a process of its own. */
 #ifndef KVF_TESTS_SIDES_SIDE_H
 #define KVF_TESTS_SIDES_SIDE_H
 
 #include <pthread.h>
 
+#include "../child_process.h"
+#include "../test.h"
+#include "base/time.h"
 #include "transport/paging.h"
 
 #define SIDE_REGIONS_MAX 8
@@ -93,7 +97,7 @@ typedef struct side_introduction {
 
 /* What sides are made of from here on. */
 extern struct under_test {
-  const kvf_transport_ops *ops; /* of the sides of sides.h, and their memory (kvf_memory_kind, or the test's) */
+  const kvf_transport_ops *ops; /* of two sides, and their memory (kvf_memory_kind, or the test's) */
   uint32_t producer_memory;
   uint32_t consumer_memory;
   bool has_checksums;
@@ -101,11 +105,9 @@ extern struct under_test {
 } under_test;
 
 /* Opens a transport and allocates and registers memory of this shape, of the kinds that it says, filled with the
- * pattern of this seed (pattern_is()). */
-void side_open(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed);
-/* With a configuration of one's own. */
-void side_open_with(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed,
-                    const kvf_transport_config *config);
+ * pattern of this seed. `config` may be NULL: that of side_config(). */
+void side_open(side *one, const kvf_transport_ops *ops, const side_shape *shape, uint32_t seed,
+               const kvf_transport_config *config);
 kvf_transport_config side_config(void);
 /* Closes the transport, checks that the contract was kept, frees the memory. All links must be disconnected. */
 void side_close(side *one);
@@ -175,20 +177,89 @@ bool side_has_logged(side *one, const char *text);
 /* One region, one group, one head. */
 side_shape side_shape_simple(uint32_t blocks, uint32_t block_bytes);
 
-/* Zeroed; never NULL. */
-void *allocate(size_t bytes);
-void sleep_us(uint64_t us);
-uint64_t now_ns(void);
+#define WITHOUT_UCX 77 /* the exit status of a test that was skipped */
 
-/* What the blocks of a region hold until somebody writes to them. A word at a time: a byte at a time is most of what
- * the whole suite costs, and with a sanitizer many times that. */
-typedef struct pattern_place {
-  uint32_t seed;
-  uint32_t region;
-  uint32_t block;
-  uint64_t offset; /* in the block */
-} pattern_place;
+/* Loads UCX, or the one that $KVFERRY_TEST_UCX_LIBRARY names, over TCP unless $UCX_TLS says otherwise; its complaints
+ * about peers that have been killed are not shown. 0, or WITHOUT_UCX and a line that says why. First of all in main().
+ */
+int with_ucx(void);
 
-bool pattern_is(const uint8_t *got, pattern_place at, size_t bytes);
+/* ---- two sides ---- */
+
+#define SEED 5 /* of the producer's memory */
+#define LEASE_ID UINT64_C(1001)
+
+typedef struct sides {
+  side producer; /* of one in another process nothing but `leases` is used */
+  side consumer;
+  side_introduction introduction;
+  side_lease *lease; /* LEASE_ID, of all blocks, published */
+  kvf_link *link;    /* NULL: it has been disconnected */
+  child_process process;
+} sides;
+
+/* Either side alone, with its kind of memory. */
+void producer_open(side *one, const side_shape *shape);
+void consumer_open(side *one, const side_shape *shape);
+sides *sides_open(const side_shape *producer, const side_shape *consumer);
+sides *sides_open_unlinked(const side_shape *producer, const side_shape *consumer);
+/* Both of so many blocks. */
+sides *sides_open_simple(uint32_t blocks, uint32_t block_bytes);
+/* Disconnects what is linked, closes both, frees. */
+void sides_close(sides *two);
+void sides_disconnect(sides *two);
+/* The producer introduces itself and publishes the lease. */
+void sides_meet(sides *two);
+/* Connects, and expects success. */
+void sides_link(sides *two);
+
+/* Whether a read is of this region, if its items are of the region's group. */
+bool read_has(const kvf_transfer *read, uint32_t region);
+/* Whether the items' bytes at the consumer are those that the producer was filled with. */
+bool sides_match(const sides *two, const kvf_transfer *read);
+/* A read of every position of the lease, to local blocks from `first` on. read->items is to be freed. */
+kvf_transfer lease_read(side *consumer, const side_lease *lease, uint32_t first);
+void read_free(const kvf_transfer *read);
+
+/* ---- several reads at once, ended in whatever way, and what must be true when they have all ended ---- */
+
+#define VOLLEY_READS 4
+#define VOLLEY_BLOCKS 64
+#define VOLLEY_BLOCK_BYTES 131072
+/* A cancelled read ends much sooner; a machine that is busy may take its time. */
+#define VOLLEY_CANCEL_NS (5 * KVF_NS_PER_S)
+
+/* Reads that together fetch a whole lease of VOLLEY_BLOCKS into the consumer's first blocks. */
+typedef struct read_volley {
+  sides *two;
+  kvf_transfer reads[VOLLEY_READS];
+  kvf_transfer_item *items;
+} read_volley;
+
+/* Sides for volleys; the consumer has one block more than they fill. */
+sides *volley_sides(void);
+read_volley volley_start(sides *two);
+void volley_cancel(const read_volley *volley);
+/* Waits for all; those that say so must have the right bytes. Then the blocks get their next owner. */
+void volley_end(read_volley *volley);
+/* Nobody but the next owner has written to their blocks. */
+bool next_owner_is_alone(const sides *two);
+/* So it is, and the link still works, or a new one does, to read one block into the one more. */
+void volleys_are_over(sides *two);
+
+/* ---- another process ---- */
+
+/* Sides for volleys whose producer is to be started. */
+sides *volley_sides_apart(void);
+/* Starts this executable as the producer, and links. */
+void process_start(sides *two);
+void process_kill(sides *two);
+/* What such a process does. Returns its exit status. */
+int process_main(void);
+
+/* A consumer in a process of its own, which reads the lease over and over until it is killed. Returns when it has
+ * begun. */
+void consumer_start(child_process *child, const sides *two);
+int consumer_main(void);
 
 #endif

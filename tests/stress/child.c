@@ -94,7 +94,7 @@ static bool pass_tickets_on(const child_process *child)
 static void pause_child(const child_process *child, kvf_prng *prng)
 {
   (void)kill(child->pid, SIGSTOP);
-  pair_sleep_us(kvf_prng_below(prng, 500000));
+  sleep_us(kvf_prng_below(prng, 500000));
   (void)kill(child->pid, SIGCONT);
 }
 

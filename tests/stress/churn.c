@@ -17,8 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../held_port.h"
-#include "../sanitizer.h"
+#include "../sides/peer.h"
 #include "core/peer.h"
 #include "stress.h"
 
@@ -157,7 +156,7 @@ static void *rotate(void *unused)
       stress_site_restart(&churn.consumers[index]);
       has_keys(PRODUCERS + index, step);
     }
-    pair_sleep_us(kvf_prng_below(&prng, 200000));
+    sleep_us(kvf_prng_below(&prng, 200000));
   }
   return NULL;
 }
@@ -216,8 +215,8 @@ static bool take(stress_site *site, kvf_prng *prng, stress_ticket *out)
 /* Its tickets go to the consumers for so long. */
 static void pass_on(churn_producer *p, uint64_t ms, churn_state from_first_ticket)
 {
-  const uint64_t until_ms = pair_now_ms() + ms;
-  while (pair_now_ms() < until_ms && !atomic_load(&stress_last)) {
+  const uint64_t until_ms = now_ms() + ms;
+  while (now_ms() < until_ms && !atomic_load(&stress_last)) {
     stress_ticket ticket;
     stress_news news = stress_child_hear(&p->child, &ticket);
     if (news == STRESS_HUNG_UP) {
@@ -247,7 +246,7 @@ static void stand_still(churn_producer *p, kvf_prng *prng)
     stress_fail("P6", "a producer cannot be stopped");
   }
   pass_on(p, AFTERMATH_MS, CHURN_STOPPED);
-  atomic_store(&p->stopped_until_ms, pair_now_ms());
+  atomic_store(&p->stopped_until_ms, now_ms());
   atomic_store(&p->state, CHURN_WELL);
 }
 
@@ -314,8 +313,8 @@ static bool answer_garbage(const churn_producer *p, kvf_prng *prng)
     stress_fail("P6", "nobody can listen on %s: %s", p->port.address, strerror(errno));
     return false;
   }
-  const uint64_t until_ms = pair_now_ms() + 100 + kvf_prng_below(prng, 400);
-  while (pair_now_ms() < until_ms && !atomic_load(&stress_last)) {
+  const uint64_t until_ms = now_ms() + 100 + kvf_prng_below(prng, 400);
+  while (now_ms() < until_ms && !atomic_load(&stress_last)) {
     struct pollfd readable = {.fd = listener, .events = POLLIN};
     if (poll(&readable, 1, 5) != 1) {
       continue;
@@ -352,7 +351,7 @@ static void *produce(void *context)
 {
   churn_producer *p = context;
   kvf_prng prng = stress_prng();
-  pair_sleep_us((uint64_t)index_of(p) * APART_US);
+  sleep_us((uint64_t)index_of(p) * APART_US);
   while (!atomic_load(&stress_last)) {
     const churn_kind kind = next_kind(&prng);
     atomic_store(&p->last_life[kind], atomic_fetch_add(&p->life, 1) + 1);
@@ -364,7 +363,7 @@ static void *produce(void *context)
       atomic_store(&churn.poisoned, false);
     }
     if (stress_one_in(&prng, 4)) {
-      pair_sleep_us(kvf_prng_below(&prng, 200000)); /* for so long nobody listens there */
+      sleep_us(kvf_prng_below(&prng, 200000)); /* for so long nobody listens there */
     }
   }
   return NULL;
@@ -379,7 +378,7 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
   const uint32_t life = load->source.life;
   const uint32_t garbage = atomic_load(&p->last_life[KIND_GARBAGE]);
   const uint32_t foreign = atomic_load(&p->last_life[KIND_FOREIGN_KEY]);
-  const uint64_t took_us = (pair_now_ms() - load->begin_ms) * 1000;
+  const uint64_t took_us = (now_ms() - load->begin_ms) * 1000;
   const bool paused = took_us > stress_given_us() - load->begin_given_us + PAUSED_US;
   const bool stopped = load->begin_ms <= atomic_load(&p->stopped_until_ms);
   const bool dead = life != atomic_load(&p->life) || atomic_load(&p->state) == CHURN_DEAD;
@@ -426,7 +425,7 @@ static void outcome(stress_site *site, const stress_load *load, kvf_status statu
     stress_fail("P2", "consumer %u, load %llu: %s of producer %u, life %u (now %u, state %d), after %llu ms: why?",
                 (unsigned)(site - churn.consumers), (unsigned long long)load->id, kvf_status_name(status), producer,
                 load->source.life, atomic_load(&p->life), atomic_load(&p->state),
-                (unsigned long long)(pair_now_ms() - load->begin_ms));
+                (unsigned long long)(now_ms() - load->begin_ms));
   }
 }
 
@@ -543,13 +542,13 @@ static uint64_t sum_of_stat(const char *name)
 /* A request whose producer was killed is told nobody until its lease has run out. */
 static void wait_for_requests(void)
 {
-  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
+  const uint64_t until_ms = now_ms() + STRESS_PATIENCE_MS;
   while (sum_of_stat("requests_open") > 0) {
-    if (pair_now_ms() > until_ms) {
+    if (now_ms() > until_ms) {
       stress_fail("P3", "%llu requests stay open", (unsigned long long)sum_of_stat("requests_open"));
       return;
     }
-    pair_sleep_us(5000);
+    sleep_us(5000);
   }
 }
 
@@ -559,7 +558,7 @@ static void load(uint64_t loads, bool keys_change)
   const stress_sites all = {churn.consumers, CONSUMERS};
   stress_threads engines = {.count = 0};
   stress_threads others = {.count = 0};
-  uint64_t told_ms = pair_now_ms();
+  uint64_t told_ms = now_ms();
   atomic_store(&stress_stop, false);
   atomic_store(&stress_last, false);
   atomic_store(&churn.loads, 0);
@@ -575,8 +574,8 @@ static void load(uint64_t loads, bool keys_change)
     stress_begin(&engines, rotate, NULL);
   }
   while (atomic_load(&churn.loads) < loads && !atomic_load(&stress_stop)) {
-    pair_sleep_us(10000);
-    if (pair_now_ms() > told_ms + 5000) {
+    sleep_us(10000);
+    if (now_ms() > told_ms + 5000) {
       told_ms += 5000;
       (void)printf("%llu loads, longest standstill %.1f ms\n", atomic_load(&churn.loads),
                    (double)atomic_load(&churn.stillest_us) / 1000);
@@ -586,7 +585,7 @@ static void load(uint64_t loads, bool keys_change)
   stress_join(&engines);
   stress_settle(&all, &others);
   wait_for_requests();
-  pair_sleep_us(IDLE_US);
+  sleep_us(IDLE_US);
 }
 
 static void tell(uint64_t ms)
@@ -634,11 +633,11 @@ void stress_churn(const stress_churn_order *order)
   load(WARM_UP_LOADS, false); /* a node's heap depends on its keys, and on which threads have shaken hands */
   stress_residue before = stress_measure();
   const uint64_t known = sum_of_stat("peers_known");
-  const uint64_t begin_ms = pair_now_ms();
+  const uint64_t begin_ms = now_ms();
   forget_warm_up();
   if (atomic_load(&stress_wrong) == 0) {
     load(order->loads, order->tls);
-    tell(pair_now_ms() - begin_ms);
+    tell(now_ms() - begin_ms);
     /* A node remembers the processes that it has met, up to KVF_PEERS_MAX; sizes of allocations are up to a quarter
      * apart (the sanitizers'). */
     const uint64_t knows = sum_of_stat("peers_known");

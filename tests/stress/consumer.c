@@ -34,7 +34,7 @@ static void cancel(stress_site *site, uint64_t id)
 
 static void give_up(stress_site *site, kvf_prng *prng, uint64_t id)
 {
-  pair_sleep_us(kvf_prng_below(prng, 2000));
+  sleep_us(kvf_prng_below(prng, 2000));
   if (stress_one_in(prng, 2)) {
     cancel(site, id);
   }
@@ -65,7 +65,7 @@ static kvf_status open_noted(stress_site *site, const stress_ticket *ticket, con
   if (status == KVF_OK) {
     load->id = info.id;
     load->started = true;
-    load->begin_ms = pair_now_ms();
+    load->begin_ms = now_ms();
     load->begin_given_us = stress_given_us();
     if (!note_load(site, load)) {
       (void)kvf_request_cancel(site->n.node, load->id);
@@ -222,10 +222,10 @@ static void on_event(stress_site *site, const kvf_event *event)
 
 static void check_deadlines(stress_site *site)
 {
-  const uint64_t now_ms = pair_now_ms();
+  const uint64_t now = now_ms();
   for (uint32_t i = 0; i < STRESS_LOADS; i++) {
     const stress_load *load = &site->loads[i];
-    if (load->id != 0 && now_ms > load->begin_ms + STRESS_LOAD_TIMEOUT_MS + STRESS_PATIENCE_MS) {
+    if (load->id != 0 && now > load->begin_ms + STRESS_LOAD_TIMEOUT_MS + STRESS_PATIENCE_MS) {
       stress_fail("P2", "a load goes on for ever (outcome %d, released %d, verdict %d)", load->loaded,
                   load->load_released, load->decided);
     }

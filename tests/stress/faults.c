@@ -1,12 +1,12 @@
 /* What goes wrong, and who looks on. */
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../sides/peer.h"
 #include "stress.h"
 
 #define FDS_MAX 512
@@ -59,7 +59,6 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
   struct sockaddr_in address = {.sin_family = AF_INET,
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                 .sin_port = htons(port_of(any_site(sites, prng)))};
-  const struct linger reset = {.l_onoff = 1, .l_linger = 0};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const void *any = &address;
   if (fd < 0) {
@@ -72,10 +71,9 @@ static void send_stranger(const stress_sites *sites, kvf_prng *prng)
     size_t bytes = kvf_prng_below(prng, sizeof(noise));
     ssize_t sent = send(fd, noise, bytes, MSG_NOSIGNAL);
     (void)sent; /* refused or not */
-    pair_sleep_us(kvf_prng_below(prng, 500));
+    sleep_us(kvf_prng_below(prng, 500));
   }
-  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
-  (void)close(fd);
+  peer_reset(fd);
 }
 
 void *stress_rain(void *context)
@@ -99,7 +97,7 @@ void *stress_rain(void *context)
         cut_connection(&prng);
         break;
     }
-    pair_sleep_us(kvf_prng_below(&prng, 20000));
+    sleep_us(kvf_prng_below(&prng, 20000));
   }
   return NULL;
 }
@@ -140,7 +138,7 @@ void *stress_look(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     look(site);
     (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(kvf_prng_below(&prng, 2000));
+    sleep_us(kvf_prng_below(&prng, 2000));
   }
   return NULL;
 }

@@ -95,14 +95,14 @@ void *stress_shake_device(void *unused)
   while (!atomic_load(&stress_stop)) {
     if (stress_one_in(&prng, 3)) {
       fake_cuda_stall_device(0, true);
-      pair_sleep_us(kvf_prng_below(&prng, stress_one_in(&prng, 8) ? LONG_STALL_US : STALL_US));
+      sleep_us(kvf_prng_below(&prng, stress_one_in(&prng, 8) ? LONG_STALL_US : STALL_US));
       fake_cuda_stall_device(0, false);
     } else {
       const kvf_cu_result error = stress_one_in(&prng, 2) ? KVF_CUDA_ERROR_OUT_OF_MEMORY : KVF_CUDA_ERROR_NOT_SUPPORTED;
       fake_cuda_fail(calls[kvf_prng_below(&prng, sizeof(calls) / sizeof(calls[0]))], error,
                      (unsigned)kvf_prng_below(&prng, 8), 1 + (unsigned)kvf_prng_below(&prng, FAULTS_MAX));
     }
-    pair_sleep_us(kvf_prng_below(&prng, PAUSE_US));
+    sleep_us(kvf_prng_below(&prng, PAUSE_US));
   }
   return NULL;
 }

@@ -136,7 +136,7 @@ void *stress_watch_machine(void *unused)
 {
   (void)unused;
   while (!atomic_load(&stress_last)) {
-    pair_sleep_us(SLEEP_US);
+    sleep_us(SLEEP_US);
     (void)pthread_mutex_lock(&watch.lock);
     uint64_t at_us = now_us();
     uint64_t pause_us = late_us(at_us);

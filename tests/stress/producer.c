@@ -43,7 +43,7 @@ static void drop_lease(stress_site *site, const stress_lease *lease)
 /* The engine takes the blocks back: when lease_end() has returned it may write to them. */
 static void end_early(stress_site *site, kvf_prng *prng, const stress_lease *lease)
 {
-  pair_sleep_us(kvf_prng_below(prng, 3000));
+  sleep_us(kvf_prng_below(prng, 3000));
   (void)kvf_lease_end(site->n.node, &lease->lease);
   (void)pthread_mutex_lock(&site->lock);
   const stress_lease *entry = find_lease(site, lease->lease.id);
@@ -61,7 +61,7 @@ static void publish(stress_site *site, kvf_prng *prng, const stress_lease *lease
   bool early = stress_one_in(prng, 3);
   if (early) {
     stress_offer(ticket);
-    pair_sleep_us(kvf_prng_below(prng, 1000));
+    sleep_us(kvf_prng_below(prng, 1000));
   }
   fill(site, lease, ticket->seed);
   kvf_status status =

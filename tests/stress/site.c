@@ -133,17 +133,17 @@ void stress_site_restart(stress_site *site)
 
 void stress_site_unregister(stress_site *site, kvf_prng *prng)
 {
-  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
+  const uint64_t until_ms = now_ms() + STRESS_PATIENCE_MS;
   (void)pthread_rwlock_rdlock(&site->life);
   kvf_status status = kvf_node_unregister(site->n.node);
-  while (status == KVF_AGAIN && pair_now_ms() < until_ms) {
-    pair_sleep_us(200);
+  while (status == KVF_AGAIN && now_ms() < until_ms) {
+    sleep_us(200);
     status = kvf_node_unregister(site->n.node);
   }
   if (status != KVF_OK) {
     stress_fail("P4", "memory is not let go of: %s", kvf_status_name(status));
   }
-  pair_sleep_us(kvf_prng_below(prng, 2000));
+  sleep_us(kvf_prng_below(prng, 2000));
   (void)pthread_rwlock_unlock(&site->life);
   stress_site_restart(site); /* memory is registered once in a node's life */
 }
@@ -190,7 +190,7 @@ void *stress_engine(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     (site->setting.consumer ? stress_consume : stress_produce)(site, &prng);
     (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(kvf_prng_below(&prng, 1000));
+    sleep_us(kvf_prng_below(&prng, 1000));
   }
   return NULL;
 }
@@ -202,7 +202,7 @@ void *stress_poll(void *context)
     (void)pthread_rwlock_rdlock(&site->life);
     size_t count = (site->setting.consumer ? stress_consume_poll : stress_produce_poll)(site);
     (void)pthread_rwlock_unlock(&site->life);
-    pair_sleep_us(count == 0 ? 300 : 0);
+    sleep_us(count == 0 ? 300 : 0);
   }
   return NULL;
 }

@@ -7,9 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../held_port.h"
 #include "../memory_kind.h"
-#include "../sanitizer.h"
+#include "../sides/peer.h"
 #include "fake_cuda.h"
 #include "stress.h"
 
@@ -82,15 +81,15 @@ static void begin_engine(stress_threads *engines, stress_threads *pollers, stres
 
 void stress_settle(const stress_sites *sites, stress_threads *pollers)
 {
-  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
+  const uint64_t until_ms = now_ms() + STRESS_PATIENCE_MS;
   bool idle = false;
   atomic_store(&stress_last, true);
-  while (!idle && pair_now_ms() < until_ms && atomic_load(&stress_wrong) == 0) {
+  while (!idle && now_ms() < until_ms && atomic_load(&stress_wrong) == 0) {
     idle = true;
     for (uint32_t i = 0; i < sites->count; i++) {
       idle = stress_is_idle(&sites->site[i], false) && idle;
     }
-    pair_sleep_us(5000);
+    sleep_us(5000);
   }
   for (uint32_t i = 0; i < sites->count && atomic_load(&stress_wrong) == 0; i++) {
     (void)stress_is_idle(&sites->site[i], true);
@@ -130,7 +129,7 @@ static void rain(uint64_t ms, bool devices)
   stress_sites all = {sites, SITES};
   stress_threads engines = {.count = 0};
   stress_threads pollers = {.count = 0};
-  const uint64_t begin_ms = pair_now_ms();
+  const uint64_t begin_ms = now_ms();
   atomic_store(&stress_stop, false);
   atomic_store(&stress_last, false);
   for (uint32_t i = 0; i <= SITES; i++) {
@@ -149,13 +148,13 @@ static void rain(uint64_t ms, bool devices)
   if (devices) {
     stress_begin(&engines, stress_shake_device, NULL);
   }
-  while (pair_now_ms() < begin_ms + ms && !atomic_load(&stress_stop)) {
-    pair_sleep_us(10000);
+  while (now_ms() < begin_ms + ms && !atomic_load(&stress_stop)) {
+    sleep_us(10000);
   }
   atomic_store(&stress_stop, true);
   stress_join(&engines);
   stress_settle(&all, &pollers);
-  tell(sites, pair_now_ms() - begin_ms);
+  tell(sites, now_ms() - begin_ms);
   for (uint32_t i = 0; i < SITES; i++) {
     stress_site_close(&sites[i]);
   }
@@ -203,9 +202,9 @@ static bool is_more(const stress_residue *after, const stress_residue *before)
 void stress_check_residue(const stress_residue *before)
 {
   stress_residue after = stress_measure();
-  const uint64_t until_ms = pair_now_ms() + STRESS_PATIENCE_MS;
-  while (is_more(&after, before) && pair_now_ms() < until_ms) {
-    pair_sleep_us(1000); /* a joined thread leaves /proc a little later */
+  const uint64_t until_ms = now_ms() + STRESS_PATIENCE_MS;
+  while (is_more(&after, before) && now_ms() < until_ms) {
+    sleep_us(1000); /* a joined thread leaves /proc a little later */
     after = stress_measure();
   }
   tell_residue("heap, bytes", before->costs.memory_bytes, after.costs.memory_bytes);
@@ -316,7 +315,7 @@ int main(int count, char **words)
   start_without_caches(words);
   static const struct argp parser = {
       .options = options, .parser = parse, .doc = "Many threads on the public interface while faults rain."};
-  stress_arguments arguments = {.seconds = 5, .seed = pair_now_ms(), .churn_order.loads = SANITIZED ? 10000 : 100000};
+  stress_arguments arguments = {.seconds = 5, .seed = now_ms(), .churn_order.loads = SANITIZED ? 10000 : 100000};
   (void)argp_parse(&parser, count, words, 0, NULL, &arguments);
   if (arguments.child) {
     return stress_child_main();

@@ -1,12 +1,7 @@
 /* A process on the fake's first device: see gpu.h. */
 #include "gpu.h"
 
-#include <dirent.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/prng.h"
@@ -118,8 +113,7 @@ uint8_t gpu_byte(kvf_cu_memory at)
 
 bool gpu_all_are(kvf_cu_memory at, size_t bytes, uint8_t value)
 {
-  uint8_t *found = malloc(bytes);
-  assert_non_null(found);
+  uint8_t *found = allocate(bytes);
   assert_true(fake_cuda_read(at, found, bytes));
   bool all = true;
   for (size_t i = 0; i < bytes && all; i++) {
@@ -219,11 +213,6 @@ kvf_cu_memory kind_map(size_t bytes, unsigned count, unsigned handle_types)
   return base;
 }
 
-void kind_unmap(kvf_cu_memory base, size_t bytes)
-{
-  gpu_unmap(base, bytes);
-}
-
 void kind_write(uint8_t *to, size_t bytes, uint64_t seed)
 {
   kvf_prng prng = {seed};
@@ -235,8 +224,7 @@ void kind_write(uint8_t *to, size_t bytes, uint64_t seed)
 
 void kind_write_device(kvf_cu_memory to, size_t bytes, uint64_t seed)
 {
-  uint8_t *all = malloc(bytes);
-  assert_non_null(all);
+  uint8_t *all = allocate(bytes);
   kind_write(all, bytes, seed);
   assert_true(fake_cuda_write(to, all, bytes));
   free(all);
@@ -244,8 +232,7 @@ void kind_write_device(kvf_cu_memory to, size_t bytes, uint64_t seed)
 
 bool kind_is_written(const uint8_t *at, size_t bytes, uint64_t seed)
 {
-  uint8_t *expected = malloc(bytes);
-  assert_non_null(expected);
+  uint8_t *expected = allocate(bytes);
   kind_write(expected, bytes, seed);
   const bool is = memcmp(at, expected, bytes) == 0;
   free(expected);
@@ -254,37 +241,18 @@ bool kind_is_written(const uint8_t *at, size_t bytes, uint64_t seed)
 
 bool kind_device_is_written(kvf_cu_memory at, size_t bytes, uint64_t seed)
 {
-  uint8_t *found = malloc(bytes);
-  assert_non_null(found);
+  uint8_t *found = allocate(bytes);
   assert_true(fake_cuda_read(at, found, bytes));
   const bool is = kind_is_written(found, bytes, seed);
   free(found);
   return is;
 }
 
-static void pause_ms(long ms)
-{
-  const struct timespec pause = {.tv_nsec = ms * 1000000};
-  (void)nanosleep(&pause, NULL);
-}
-
 void kind_finish(void)
 {
   while (fake_cuda_count().works > 0) {
-    pause_ms(1);
+    sleep_ms(1);
   }
-}
-
-unsigned kind_descriptors(void)
-{
-  unsigned count = 0;
-  DIR *folder = opendir("/proc/self/fd");
-  assert_non_null(folder);
-  while (readdir(folder) != NULL) {
-    count++;
-  }
-  (void)closedir(folder);
-  return count;
 }
 
 /* ---- regions that are read ---- */
@@ -340,9 +308,8 @@ kvf_status kind_step(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes)
 
 kvf_status kind_read(pid_t pid, const kvf_memory_import *import, uint64_t offset, uint8_t *to, size_t bytes)
 {
-  kvf_memory_batch *batch = malloc(sizeof(*batch));
+  kvf_memory_batch *batch = allocate(sizeof(*batch));
   kvf_status status = KVF_OK;
-  assert_non_null(batch);
   for (size_t done = 0; status == KVF_OK && done < bytes;) {
     uint64_t read = 0;
     kind_batch(batch, import, &kvf_memory_host, to + done, bytes - done, 1);
@@ -402,7 +369,7 @@ bool kind_side_is_stuck(const kind_side *side)
   while (still < STILL_LOOKS && !atomic_load(&side->is_done)) {
     const int id = atomic_load(&side->id);
     still = id != 0 && sleeps(id) ? still + 1 : 0;
-    pause_ms(1);
+    sleep_ms(1);
   }
   return !atomic_load(&side->is_done);
 }
@@ -428,7 +395,7 @@ kvf_status kind_reading_join(kind_reading *reading)
 void kind_wait_calls(const char *call, uint64_t count)
 {
   while (fake_cuda_calls(call) < count) {
-    pause_ms(1);
+    sleep_ms(1);
   }
 }
 
@@ -460,18 +427,12 @@ void exporter_end(const child_process *child)
   assert_int_equal(child_end(child), 0);
 }
 
-void exporter_kill(const child_process *child)
-{
-  assert_int_equal(kill(child->pid, SIGKILL), 0);
-  assert_true(WIFSIGNALED(child_end(child)));
-}
-
 /* In the child. */
 
 static void look(const exporter_order *order, kvf_cu_memory base, exporter_reply *out)
 {
   out->pid = getpid();
-  out->descriptors = kind_descriptors();
+  out->descriptors = (unsigned)count_entries("/proc/self/fd");
   out->allocations = fake_cuda_count().allocations;
   out->is_written = kind_device_is_written(base + order->offset, order->region_bytes, order->seed);
 }
@@ -514,7 +475,7 @@ int exporter_run(void)
   }
   const kvf_cu_memory base = make(&order);
   const kvf_region region = kind_region(base + order.offset, order.region_bytes);
-  reply.descriptors_before = kind_descriptors();
+  reply.descriptors_before = (unsigned)count_entries("/proc/self/fd");
   reply.allocations_before = fake_cuda_count().allocations;
   reply.status = kvf_memory_cuda.export(&region, reply.exported.bytes, &reply.exported.length, reply.message);
   answer(&order, base, &reply);

@@ -56,9 +56,8 @@ void kind_begin(void);
 kvf_region kind_region(kvf_cu_memory base, size_t bytes);
 /* Of device 0, which is open from here on. Freed by cuMemFree_v2(). */
 kvf_cu_memory kind_allocate(size_t bytes);
-/* Addresses of this length, of so many mappings of equal length, side by side; freed by kind_unmap(). */
+/* Addresses of this length, of so many mappings of equal length, side by side; freed by gpu_unmap(). */
 kvf_cu_memory kind_map(size_t bytes, unsigned count, unsigned handle_types);
-void kind_unmap(kvf_cu_memory base, size_t bytes);
 
 /* The same bytes for the same seed. */
 void kind_write(uint8_t *to, size_t bytes, uint64_t seed);
@@ -68,9 +67,6 @@ bool kind_is_written(const uint8_t *at, size_t bytes, uint64_t seed);
 bool kind_device_is_written(kvf_cu_memory at, size_t bytes, uint64_t seed);
 /* All that is on streams has been done. */
 void kind_finish(void);
-
-/* Descriptors of this process that are open. */
-unsigned kind_descriptors(void);
 
 /* ---- regions of this process or another, as they are read ---- */
 
@@ -157,7 +153,6 @@ typedef enum exporter_question { EXPORTER_LOOK, EXPORTER_UNEXPORT } exporter_que
 exporter_reply exporter_start(child_process *child, const exporter_order *order);
 exporter_reply exporter_ask(const child_process *child, exporter_question question);
 void exporter_end(const child_process *child);
-void exporter_kill(const child_process *child);
 
 /* In the child. */
 int exporter_run(void);

@@ -1,8 +1,6 @@
 /* Memory of one process in another: by legacy handles and by file descriptors; a child exports, the test imports. */
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "child_process.h"
@@ -163,8 +161,7 @@ TEST(a_stopped_process_memory_is_read_and_a_dead_ones_is_poison)
   const kvf_cu_memory own = gpu_allocate(BYTES);
   assert_true(child_stop(&child));
   assert_true(gpu_all_are(at, BYTES, 1));
-  assert_int_equal(kill(child.pid, SIGKILL), 0);
-  assert_true(WIFSIGNALED(child_end(&child)));
+  assert_true(child_kill(&child));
   gpu_copy(NULL, own, at, BYTES);
   kvf_cu_event done = gpu_record(NULL);
   assert_int_equal(gpu->event_synchronize(done), KVF_CUDA_SUCCESS); /* nothing says so */
@@ -183,8 +180,7 @@ TEST(a_death_in_the_middle_of_a_copy_spoils_the_rest)
   for (int i = 0; i < 20; i++) {
     assert_true(fake_cuda_step());
   }
-  assert_int_equal(kill(child.pid, SIGKILL), 0);
-  assert_true(WIFSIGNALED(child_end(&child)));
+  assert_true(child_kill(&child));
   gpu_finish();
   unsigned good = 0;
   unsigned spoilt = 0;
@@ -219,8 +215,7 @@ TEST(memory_behind_a_descriptor_stays_when_its_process_dies)
   const kvf_cu_memory at = gpu_map(imported, GRAIN, KVF_CU_MEM_ACCESS_FLAGS_PROT_READ);
   assert_int_equal(gpu->mem_release(imported), KVF_CUDA_SUCCESS);
   const kvf_cu_memory own = gpu_allocate(GRAIN);
-  assert_int_equal(kill(child.pid, SIGKILL), 0);
-  assert_true(WIFSIGNALED(child_end(&child)));
+  assert_true(child_kill(&child));
   gpu_copy(NULL, own, at, GRAIN);
   kvf_cu_event done = gpu_record(NULL);
   assert_int_equal(gpu->event_synchronize(done), KVF_CUDA_SUCCESS);

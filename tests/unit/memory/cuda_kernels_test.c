@@ -131,8 +131,7 @@ SEEDS_TEST(gather_copies_what_is_listed_and_nothing_else)
   uint64_t seed;
   uint8_t *from = room();
   uint8_t *to = room();
-  uint8_t *wanted = malloc(ROOM_BYTES);
-  assert_non_null(wanted);
+  uint8_t *wanted = allocate(ROOM_BYTES);
   while (test_next_seed(4, &seed)) {
     kvf_prng prng = {seed};
     unsigned blocks;

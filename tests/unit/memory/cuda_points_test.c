@@ -3,7 +3,6 @@
 
 #include "../fake_cuda/gpu.h"
 #include "memory/points.h"
-#include "sanitizer.h"
 
 #define BYTES ((size_t)1 << 16)
 #define SEEDS (SANITIZED ? 20 : 100)

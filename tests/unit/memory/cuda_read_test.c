@@ -1,20 +1,18 @@
 /* Steps of read() from memory of NVIDIA GPUs: how much they ask of the driver, and what they do when it refuses or
  * stands still, or the device is lost. */
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../fake_cuda/gpu.h"
 #include "base/prng.h"
 #include "child_process.h"
 #include "memory/cuda/device_copy.h"
-#include "sanitizer.h"
 
 #define RUNS KVF_MEMORY_BATCH_RUNS_MAX
 #define RUN_BYTES ((size_t)2048)
 #define BYTES (RUNS * RUN_BYTES)
 #define SEEDS (SANITIZED ? 10 : 60)
-#define SOME_NS 20000000 /* in which what is not to happen would have happened */
+#define SOME_US 20000 /* in which what is not to happen would have happened */
 
 static const kvf_memory_ops *const cuda = &kvf_memory_cuda;
 
@@ -34,8 +32,7 @@ static void begin(void)
     ours = kind_allocate(BYTES);
     theirs_view = fake_cuda_view(theirs);
     ours_view = fake_cuda_view(ours);
-    host = malloc(BYTES);
-    assert_non_null(host);
+    host = allocate(BYTES);
     const kind_export shared = kind_share(theirs, BYTES);
     import = kind_import_own(&shared, BYTES);
   }
@@ -81,12 +78,6 @@ static const char *call_of(bool within)
 static unsigned calls_for(bool within, size_t runs_a_call)
 {
   return strcmp(call_of(within), "cuMemcpyAsync") == 0 ? RUNS : (unsigned)(RUNS / runs_a_call);
-}
-
-static void pause_some(void)
-{
-  const struct timespec pause = {.tv_nsec = SOME_NS};
-  (void)nanosleep(&pause, NULL);
 }
 
 static void expect_read(bool within)
@@ -294,7 +285,7 @@ TEST(reads_wait_for_the_device)
     fake_cuda_stall_device(0, true);
     kind_reading_start(&reading, &batch);
     kind_wait_calls("cuEventQuery", asked + 20);
-    pause_some();
+    sleep_us(SOME_US);
     assert_false(atomic_load(&reading.side.is_done));
     assert_int_equal(fake_cuda_calls("cuEventRecord") - records, within == 1 ? 1 : 2); /* of two halves meanwhile */
     kind_write(theirs_view, BYTES, 1);
@@ -395,7 +386,7 @@ static void expect_refused(bool within, unsigned after, kvf_cu_result error, kvf
   memset(target(within), 0xaa, BYTES); /* it is ours again */
   assert_int_equal(fake_cuda_count().works, 0);
   kind_finish();
-  pause_some();
+  sleep_us(SOME_US);
   assert_true(all_are(target(within), BYTES, 0xaa));
   assert_true(cuda->works(0));
 }
@@ -422,8 +413,7 @@ TEST(reads_that_are_refused_write_nothing_afterwards)
 
 static void *duplicate(const kvf_memory_batch *from)
 {
-  kvf_memory_batch *made = malloc(sizeof(*made));
-  assert_non_null(made);
+  kvf_memory_batch *made = allocate(sizeof(*made));
   memcpy(made, from, sizeof(*made));
   return made;
 }
@@ -442,7 +432,7 @@ static void read_together(unsigned under_way)
     kind_reading_start(&readings[i], duplicate(&batch));
   }
   kind_wait_calls("cuMemcpyBatchAsync", copies + under_way);
-  pause_some();
+  sleep_us(SOME_US);
   assert_int_equal(fake_cuda_calls("cuMemcpyBatchAsync"), copies + under_way);
   fake_cuda_stall_device(0, false);
   for (size_t i = 0; i < READERS; i++) {
@@ -578,7 +568,7 @@ static void lose_before(const char *what, void *mark)
     assert_true(cuda->works(0));
     while (cuda->works(0)) {
       assert_false(cuda->is_complete(mark));
-      pause_some();
+      sleep_us(SOME_US);
     }
   } else if (strcmp(what, "read") == 0) {
     assert_int_equal(kind_step(getpid(), &batch, &bytes), KVF_TRANSFER_FAILED);

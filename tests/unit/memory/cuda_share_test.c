@@ -1,11 +1,9 @@
 /* Memory of NVIDIA GPUs in other processes: a child exports, the test imports and reads. And in its own. */
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../fake_cuda/gpu.h"
-#include "sanitizer.h"
 
 #define MIB ((size_t)1 << 20)
 #define GRAIN FAKE_CUDA_GRANULARITY_BYTES
@@ -29,12 +27,12 @@ static const exporter_order *const both[] = {&in_allocation, &in_mappings};
 /* What there is in this process that an import adds to. */
 typedef struct books {
   fake_cuda_open cuda;
-  unsigned descriptors;
+  size_t descriptors;
 } books;
 
 static books count(void)
 {
-  return (books){fake_cuda_count(), kind_descriptors()};
+  return (books){fake_cuda_count(), count_entries("/proc/self/fd")};
 }
 
 static void expect_as(books before)
@@ -65,8 +63,7 @@ static kvf_memory_import import_for(uint32_t device, const exporter_reply *got, 
 
 static void expect_host_reads(const kvf_memory_import *import, pid_t pid, size_t bytes)
 {
-  uint8_t *to = malloc(bytes);
-  assert_non_null(to);
+  uint8_t *to = allocate(bytes);
   assert_int_equal(kind_read(pid, import, 0, to, bytes), KVF_OK);
   assert_true(kind_is_written(to, bytes, SEED));
   free(to);
@@ -272,7 +269,7 @@ TEST(an_export_that_fails_leaves_nothing)
     shared = kind_share(memory, bytes);
     cuda->unexport(shared.bytes);
     expect_as(before);
-    i == 0 ? (void)cuMemFree_v2(memory) : kind_unmap(memory, bytes);
+    i == 0 ? (void)cuMemFree_v2(memory) : gpu_unmap(memory, bytes);
   }
 }
 
@@ -296,7 +293,7 @@ TEST(a_process_that_dies_while_it_is_read)
     kind_batch(&batch, &import, cuda, (void *)(uintptr_t)own, bytes, 1);
     kind_reading_start(&reading, &batch);
     kind_wait_calls("cuEventQuery", asked + 5);
-    exporter_kill(&child);
+    assert_true(child_kill(&child));
     before.descriptors--; /* the channel to it */
     fake_cuda_stall_device(0, false);
     assert_int_equal(kind_reading_join(&reading), KVF_OK);
@@ -355,7 +352,7 @@ TEST(a_region_is_read_in_its_own_process)
     expect_host_reads(&import, getpid(), bytes - 100);
     cuda->release(&import);
     cuda->unexport(shared.bytes);
-    i == 0 ? (void)cuMemFree_v2(memory) : kind_unmap(memory, bytes);
+    i == 0 ? (void)cuMemFree_v2(memory) : gpu_unmap(memory, bytes);
   }
   expect_as(before);
 }

@@ -8,7 +8,6 @@
 #include "base/prng.h"
 #include "child_process.h"
 #include "memory/cuda/device_copy.h"
-#include "sanitizer.h"
 
 #define MIB ((size_t)1 << 20)
 #define GRAIN FAKE_CUDA_GRANULARITY_BYTES
@@ -179,7 +178,7 @@ TEST(a_region_may_have_more_than_one_mapping)
   assert_int_equal(gpu->mem_map(made + GRAIN, GRAIN, 0, other, 0), KVF_CUDA_SUCCESS);
   assert_int_equal(gpu->mem_release(other), KVF_CUDA_SUCCESS);
   expect_refused(at(made), 3 * GRAIN, "are not all allocated on CUDA device 0");
-  kind_unmap(made, 3 * GRAIN);
+  gpu_unmap(made, 3 * GRAIN);
 }
 
 static void check_without_context(void *made)
@@ -239,9 +238,9 @@ static void make_space(void)
   if (all.bytes == NULL) {
     all.memory = kind_allocate(SPACE);
     all.view = fake_cuda_view(all.memory);
-    all.bytes = malloc(SPACE);
-    all.before = malloc(SPACE);
-    assert_true(all.view != NULL && all.bytes != NULL && all.before != NULL);
+    all.bytes = allocate(SPACE);
+    all.before = allocate(SPACE);
+    assert_non_null(all.view);
   }
 }
 

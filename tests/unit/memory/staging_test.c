@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "../fake_cuda/gpu.h"
-#include "sanitizer.h"
 
 #define BLOCK_BYTES 512u
 #define STRIDE_BYTES ((size_t)1024)

@@ -271,9 +271,8 @@ TEST(a_split_walk_is_the_same_walk)
   kvf_chunk chunk = chunk_of(items, 10);
   uint64_t bytes = 0;
   assert_int_equal(kvf_chunk_check(&chunk, &bytes), KVF_OK);
-  placed_byte *whole = calloc(bytes, sizeof(*whole));
-  placed_byte *split = calloc(bytes, sizeof(*split));
-  assert_true(whole != NULL && split != NULL);
+  placed_byte *whole = allocate(bytes * sizeof(*whole));
+  placed_byte *split = allocate(bytes * sizeof(*split));
   assert_int_equal(spread(&chunk, whole, NULL), bytes);
   for (int i = 0; i < 50; i++) {
     memset(split, 0, bytes * sizeof(*split));

@@ -2,13 +2,12 @@
  */
 #include "kvferry/address.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "base/log.h"
-#include "held_port.h"
 #include "kvferry/node.h"
-#include "stranger.h"
+#include "pair.h"
 #include "test.h"
 #include "transport/own_address.h"
 
@@ -326,7 +325,7 @@ TEST(a_wish_for_a_port_gives_way)
       fail_msg("%s", message);
     }
     if (i == 0) {
-      assert_int_equal(stranger_record(first).address.port, held.port);
+      assert_int_equal(pair_record(first).address.port, held.port);
     }
     char why[KVF_LOG_LINE_BYTES_MAX];
     (void)snprintf(why, sizeof(why), " (lo): VLLM_NIXL_SIDE_CHANNEL_HOST says so%s", taken);

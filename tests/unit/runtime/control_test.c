@@ -12,10 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "held_port.h"
+#include "../../sides/peer.h"
 #include "pair.h"
 #include "runtime/control.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/socket.h"
 #include "wire/ping_message.h"
@@ -40,7 +39,7 @@ int __wrap_epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, in
   if (atomic_load(&away) && strcmp(name, "kvf-control") == 0) {
     (void)atomic_fetch_add(&away_count, 1);
     while (atomic_load(&away)) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     }
   }
   return count;
@@ -80,7 +79,7 @@ TEST(port_is_chosen_and_told)
   char message[KVF_MESSAGE_BYTES_MAX];
   for (size_t i = 0; i < 2; i++) {
     assert_int_equal(pair_open_bare(options, &nodes[i], message), KVF_OK);
-    kvf_rank_record record = stranger_record(nodes[i]);
+    kvf_rank_record record = pair_record(nodes[i]);
     assert_true(kvf_address_is_loopback(&record.address));
     ports[i] = record.address.port;
     assert_int_not_equal(ports[i], 0);
@@ -101,7 +100,7 @@ TEST(interface_or_network_is_an_address)
     pair_ticket ticket;
     pair_open_node(&producer, options);
     pair_open_node(&consumer, options);
-    kvf_rank_record record = stranger_record(producer.node);
+    kvf_rank_record record = pair_record(producer.node);
     assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
     pair_offer(&producer, 0, 4, 1, true, &ticket);
     pair_fetch_whole(&consumer, &ticket, 0);
@@ -147,7 +146,7 @@ TEST(one_address_of_each_family)
   pair p;
   stranger_key_file(SECOND_KEY, key_file);
   open_dual(&p, key_file, NULL, "");
-  const kvf_rank_record record = stranger_record(p.producer.node);
+  const kvf_rank_record record = pair_record(p.producer.node);
   char text[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format_host(&record.other, text);
   assert_string_equal(text, "::1");
@@ -194,7 +193,7 @@ TEST(a_node_does_without_the_second_address)
   const pair_option *const rows[] = {options, same, keyless};
   for (size_t i = 0; i < 3; i++) {
     pair_open_node(&n, rows[i]);
-    assert_int_equal(stranger_record(n.node).other.port, 0);
+    assert_int_equal(pair_record(n.node).other.port, 0);
     assert_int_equal(pair_logged(&n, "has one address instead of one of each family", NULL), i == 0);
     pair_close_node(&n);
   }
@@ -215,7 +214,7 @@ TEST(first_free_port_of_a_range_is_taken_and_told)
   (void)snprintf(range, sizeof(range), "%s-%u", taken.address, (unsigned)taken.port + 40);
   for (size_t i = 0; i < 3; i++) {
     assert_int_equal(pair_open_bare(i == 1 ? plain : options, &nodes[i], message), KVF_OK);
-    ports[i] = stranger_record(nodes[i]).address.port;
+    ports[i] = pair_record(nodes[i]).address.port;
   }
   assert_int_equal(ports[0], taken.port);
   assert_in_range(ports[1], ports[0] + 1, ports[0] + 39);
@@ -256,7 +255,7 @@ TEST(advertised_address_is_what_tickets_name)
   char message[KVF_MESSAGE_BYTES_MAX];
   char text[KVF_ADDRESS_TEXT_BYTES];
   assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
-  kvf_rank_record record = stranger_record(node);
+  kvf_rank_record record = pair_record(node);
   assert_int_not_equal(record.address.port, 0); /* the one that it listens on */
   record.address.port = 0;
   kvf_address_format(&record.address, text);
@@ -264,7 +263,7 @@ TEST(advertised_address_is_what_tickets_name)
   kvf_node_close(node);
   options[0].value = "10.1.2.3:4567"; /* a forwarded port */
   assert_int_equal(pair_open_bare(options, &node, message), KVF_OK);
-  record = stranger_record(node);
+  record = pair_record(node);
   kvf_address_format(&record.address, text);
   assert_string_equal(text, "10.1.2.3:4567");
   kvf_node_close(node);
@@ -354,13 +353,7 @@ static void give_back(descriptors *d)
 /* Nothing happens, and nothing is done: a thread that spins shows in the process' time. */
 static void assert_at_rest(void)
 {
-  struct timespec before;
-  struct timespec after;
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  pair_sleep_ms(500);
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
-  assert_true(used_us < 50000);
+  assert_true(used_us_in(500) < 50000);
 }
 
 /* P6: without descriptors nobody is accepted; when there are some again those who waited are. */
@@ -372,7 +365,7 @@ TEST(running_out_of_descriptors_is_survived)
   pair_open_node(&n, NULL);
   take_all(&d);
   (void)close(d.taken[--d.count]); /* for the stranger's own end */
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   assert_true(pair_wait_log(&n, "cannot accept connections: out of descriptors or memory", NULL, 10000));
   assert_int_equal(pair_stat(&n, "sessions_accepted", ""), 0);
   give_back(&d);
@@ -412,14 +405,14 @@ TEST(running_out_of_descriptors_opens_no_breaker)
 TEST(a_node_that_cannot_watch_does_not_open)
 {
   const pair_option options[] = {{"listen", "127.0.0.1"}, {NULL, NULL}};
-  const size_t fds = pair_count_entries("/proc/self/fd");
+  const size_t fds = count_entries("/proc/self/fd");
   for (int i = 1; i <= 2; i++) { /* its wake-ups, its listener */
     atomic_store(&watches, i);
     pair_expect_refused(options, KVF_SYSTEM,
                         "does not watch one more descriptor: No space left on device (fs.epoll.max_user_watches)");
     assert_int_equal(atomic_load(&watches), 0);
   }
-  assert_int_equal(pair_count_entries("/proc/self/fd"), fds);
+  assert_int_equal(count_entries("/proc/self/fd"), fds);
 }
 
 TEST(a_connection_that_cannot_be_watched_is_closed)
@@ -428,12 +421,12 @@ TEST(a_connection_that_cannot_be_watched_is_closed)
   stranger s;
   pair_open_node(&n, NULL);
   atomic_store(&watches, 1);
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   peer_expect_closed(s.fd);
   stranger_close(&s);
   assert_true(pair_wait_log(&n, "connection closed", "descriptors that may be watched", 10000));
   assert_int_equal(pair_stat(&n, "sessions_abandoned", ""), 1); /* the core knows */
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 2, 10000));
   stranger_close(&s);
   pair_close_node(&n);
@@ -448,13 +441,13 @@ TEST(without_random_numbers_nothing_is_drawn)
   pair_open_node(&n, NULL);
   atomic_store(&without_random, true);
   assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_SYSTEM);
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   peer_expect_closed(s.fd);
   stranger_close(&s);
   assert_true(pair_wait_log(&n, "connection closed: the system gives no random numbers", NULL, 10000));
   atomic_store(&without_random, false);
   assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_OK);
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
   stranger_close(&s);
   pair_close_node(&n);
@@ -495,14 +488,14 @@ TEST(abandoned_dial_does_not_begin)
   while (atomic_load(&away_count) < 2) {
     kvf_node_wake(producer.node);
     kvf_node_wake(consumer.node);
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
   assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
-  pair_sleep_ms(50);
+  sleep_ms(50);
   atomic_store(&away, false);
   assert_true(pair_wait_stat(&consumer, "peer_failures", "", 1, 10000));
   assert_true(pair_wait_stat(&producer, "sessions_accepted", "", 1, 10000));
-  pair_sleep_ms(100);
+  sleep_ms(100);
   assert_int_equal(pair_stat(&consumer, "peer_dials", ""), 2);
   assert_int_equal(pair_stat(&producer, "sessions_accepted", ""), 1); /* the second of them */
   pair_close_node(&consumer);
@@ -548,11 +541,11 @@ static void shrink_buffer(int fd, int option)
 /* Waits until the node has read all that was sent to it. */
 static void wait_until_read(const stranger *s, int node_fd)
 {
-  uint64_t until_ms = pair_now_ms() + 20000;
+  uint64_t until_ms = now_ms() + 20000;
   int unsent = 1;
   int unread = 1;
   while (unsent > 0 || unread > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
     assert_int_equal(ioctl(s->fd, SIOCOUTQ, &unsent), 0);
     assert_int_equal(ioctl(node_fd, FIONREAD, &unread), 0);
   }
@@ -566,13 +559,11 @@ TEST(slow_readers_get_everything)
 {
   pair_node n;
   stranger s;
-  uint8_t *pings = malloc((size_t)PINGS * PING_BYTES);
-  uint8_t *pongs = malloc((size_t)PINGS * PING_BYTES);
+  uint8_t *pings = allocate((size_t)PINGS * PING_BYTES);
+  uint8_t *pongs = allocate((size_t)PINGS * PING_BYTES);
   size_t bytes = 0;
-  assert_non_null(pings);
-  assert_non_null(pongs);
   pair_open_node(&n, NULL);
-  stranger_open(&s, n.node, NULL);
+  stranger_open(&s, pair_record(n.node).address, NULL);
   int node_fd = other_end(&s);
   shrink_buffer(node_fd, SO_SNDBUF);
   shrink_buffer(s.fd, SO_RCVBUF);
@@ -599,14 +590,14 @@ TEST(who_never_reads_is_hung_up_on)
   stranger s;
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX];
   pair_open_node(&n, NULL);
-  stranger_open(&s, n.node, NULL);
-  uint64_t until_ms = pair_now_ms() + 60000;
+  stranger_open(&s, pair_record(n.node).address, NULL);
+  uint64_t until_ms = now_ms() + 60000;
   size_t bytes = ping_frame(1, frame);
   while (send(s.fd, frame, bytes, MSG_NOSIGNAL) > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
   while (pair_stat(&n, "sessions_open", "") > 0) {
-    assert_true(pair_now_ms() < until_ms);
+    assert_true(now_ms() < until_ms);
   }
   assert_int_equal(pair_stat(&n, "sessions_unread", ""), 1);
   assert_true(pair_wait_log(&n, "limit: it asks and does not read the answers", s.name, 10000));
@@ -623,7 +614,7 @@ TEST(forked_child_keeps_nothing_open)
   struct sockaddr_storage at;
   socklen_t bytes = sizeof(at);
   pair_open_node(&n, NULL);
-  stranger_connect(&s, n.node, NULL);
+  stranger_connect(&s, pair_record(n.node).address, NULL);
   assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
   assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
   pid_t child = _Fork();
@@ -656,8 +647,8 @@ TEST(earlier_deadlines_wake_the_thread)
   stranger s;
   pair_ticket ticket;
   pair_open_node(&n, options);
-  pair_offer(&n, 0, 4, 1, true, &ticket); /* the next deadline is a minute away */
-  stranger_connect(&s, n.node, NULL);     /* a second */
+  pair_offer(&n, 0, 4, 1, true, &ticket);                  /* the next deadline is a minute away */
+  stranger_connect(&s, pair_record(n.node).address, NULL); /* a second */
   assert_true(pair_wait_stat(&n, "sessions_timed_out", "", 1, 10000));
   peer_expect_closed(s.fd);
   stranger_close(&s);

@@ -1,5 +1,4 @@
 /* What a load costs of the driver: calls, events, and the time of the engine's thread. The fake counts. */
-#include "../../sanitizer.h"
 #include "base/time.h"
 #include "fake_cuda.h"
 #include "pair.h"
@@ -52,7 +51,7 @@ static void load(uint64_t id, const kvf_ordering_point *after)
   pair_ticket ticket;
   pair_reserve(&p.producer, 0, BLOCKS, 1, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, after), KVF_OK);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, id, BLOCKS, after), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, id, BLOCKS, after, 0), KVF_OK);
   wait_for_load(id);
 }
 
@@ -175,7 +174,7 @@ static cost cost_of(uint64_t first_id, const kvf_ordering_point *after)
     fastest.publish_ns = kvf_time_min(fastest.publish_ns, kvf_clock_now() - since_ns);
     assert_int_equal(fake_cuda_calls("cuEventRecord") - events, events_each);
     const uint64_t starts_ns = kvf_clock_now();
-    assert_int_equal(pair_load_after(&p.consumer, &ticket, first_id + i, 0, after), KVF_OK);
+    assert_int_equal(pair_load_after(&p.consumer, &ticket, first_id + i, 0, after, 0), KVF_OK);
     fastest.load_start_ns = kvf_time_min(fastest.load_start_ns, kvf_clock_now() - starts_ns);
     assert_true(after == NULL || fake_cuda_calls("cuEventRecord") - events == 2);
     fake_cuda_stall_device(0, false);

@@ -9,7 +9,6 @@
 
 #include "../../cuda_driver.h"
 #include "../../memory_kind.h"
-#include "../../sanitizer.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "fake_cuda.h"
@@ -101,7 +100,7 @@ static void close_dead_producer(void)
   (void)close(producer.child.channel);
   while (driver->is_linked && test_memory_imports() > imports_before) {
     assert_true(kvf_clock_now() < until_ns);
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
 }
 
@@ -169,7 +168,7 @@ static void make_trouble(round *r)
   if (is_before_copies) {
     hold_copies(r);
   } else {
-    pair_sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
+    sleep_us(kvf_prng_below(&r->prng, usual_us[r->is_live]));
   }
   switch (r->trouble) {
     case LEASE_ENDS:
@@ -191,7 +190,7 @@ static void make_trouble(round *r)
       break;
   }
   if (is_before_copies) {
-    pair_sleep_us(WRITTEN_US);
+    sleep_us(WRITTEN_US);
     fake_cuda_stall_device(0, false);
   }
 }
@@ -277,8 +276,8 @@ static void run_round(uint64_t seed)
   const engine_write write = {r.value, now.breach == PUBLISHES_EARLY};
   const uint32_t first = (uint32_t)kvf_prng_below(&r.prng, PAIR_BLOCKS);
   fake_cuda_seed(seed);
-  producer_process_write(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
-  pair_sleep_us(r.is_live ? WRITTEN_US : 0);
+  producer_process_offer(&producer, first, BLOCKS, (uint32_t)seed, write, &r.ticket);
+  sleep_us(r.is_live ? WRITTEN_US : 0);
   if (now.breach != PUBLISHES_EARLY) { /* for that would hold up the load until P's blocks are written */
     write_destination(0);              /* as engines zero new blocks */
   }
@@ -286,7 +285,7 @@ static void run_round(uint64_t seed)
   const kvf_ordering_point *after = now.breach == LOADS_EARLY ? NULL : pair_point(&p.consumer);
   r.copies_before = copies_count();
   const uint64_t begin_ns = kvf_clock_now();
-  assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &r.ticket, seed, FIRST, after, 0), KVF_OK);
   if (r.trouble != UNDISTURBED) {
     make_trouble(&r);
   }

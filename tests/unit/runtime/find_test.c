@@ -1,7 +1,7 @@
 /* Real nodes over loopback: a consumer that is told no ticket finds it. */
+#include "../../sides/peer.h"
 #include "pair.h"
 #include "runtime/pump.h"
-#include "stranger.h"
 #include "test.h"
 
 #include <unistd.h>
@@ -53,12 +53,12 @@ static kvf_status offer(void)
 /* What a find of the ticket's prompt comes to. */
 static kvf_status find_on(kvf_node *node, uint64_t *id)
 {
-  const uint64_t until_ms = pair_now_ms() + TIMEOUT_MS;
+  const uint64_t until_ms = now_ms() + TIMEOUT_MS;
   assert_int_equal(kvf_ticket_find(node, &ticket.prompt, producer_at, TIMEOUT_MS, 3, id), KVF_OK);
-  while (pair_now_ms() < until_ms + PAIR_LATE_MS) {
+  while (now_ms() < until_ms + PAIR_LATE_MS) {
     kvf_event event;
     if (kvf_node_poll(node, &event, 1) == 0) {
-      pair_sleep_ms(1);
+      sleep_ms(1);
     } else if (event.kind == KVF_EVENT_TICKET) {
       assert_int_equal(event.id, *id);
       assert_int_equal(event.user, 3);
@@ -139,9 +139,9 @@ TEST(a_producer_that_comes_later_is_found)
   pair_offer(&p.producer, 0, COUNT, SEED, true, &ticket);
   assert_int_equal(offer(), KVF_OK);
   kvf_status status = KVF_PEER_DOWN;
-  for (const uint64_t until_ms = pair_now_ms() + TIMEOUT_MS; status != KVF_OK && pair_now_ms() < until_ms;) {
+  for (const uint64_t until_ms = now_ms() + TIMEOUT_MS; status != KVF_OK && now_ms() < until_ms;) {
     status = find_on(control, &id);
-    pair_sleep_ms(20);
+    sleep_ms(20);
   }
   assert_int_equal(status, KVF_OK);
   (void)take(control, id);

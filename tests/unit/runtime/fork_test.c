@@ -16,14 +16,14 @@ static void outlive(const char *transports)
   const pair_option options[] = {{"transports", transports}, {NULL, NULL}};
   pair_open_node(&consumer, options);
   producer_process_start(&producer, options);
-  producer_process_offer(&producer, 0, COUNT, 1, &ticket);
+  producer_process_offer(&producer, 0, COUNT, 1, (engine_write){0}, &ticket);
   pair_fetch_whole(&consumer, &ticket, 32);
   producer_process_fork(&producer);
-  producer_process_offer(&producer, 8, COUNT, 2, &ticket);
+  producer_process_offer(&producer, 8, COUNT, 2, (engine_write){0}, &ticket);
   pair_fetch_whole(&consumer, &ticket, 32); /* the child has closed its copy of the node */
   assert_int_equal(kvf_node_peers(consumer.node, &peer, 1), 1);
 
-  producer_process_offer(&producer, 16, COUNT, 3, &ticket);
+  producer_process_offer(&producer, 16, COUNT, 3, (engine_write){0}, &ticket);
   producer_process_kill(&producer);
   assert_int_equal(pair_fetch(&consumer, &ticket, 32, NULL), KVF_PEER_DOWN);
 

@@ -210,14 +210,14 @@ static void load_fails(const char *producer, const char *consumer, const char *t
   assert_int_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_OK);
   pair_offer(&p.producer, 1, blocks, 2, true, &ticket);
   if (strcmp(checksum, "on") == 0) {
-    pair_sleep_ms(100); /* until its checksums are made */
+    sleep_ms(100); /* until its checksums are made */
   }
   atomic_store(&test_memory_fails, true);
   kvf_request_info info;
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
-  assert_int_equal(pair_load_within(&p.consumer, &ticket, info.id, FIRST, NULL, 2000), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, info.id, FIRST, NULL, 2000), KVF_OK);
   const pair_result result = pair_wait(&p.consumer, info.id);
   assert_int_equal(result.report.prefix, 0);
   if (result.report.status != (int)expected) {

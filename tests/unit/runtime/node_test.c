@@ -1,8 +1,9 @@
 /* Whole nodes over the public API, on real sockets and memory: each promise once, on both transports. */
 
 #include <pthread.h>
+#include <unistd.h>
 
-#include "../../held_port.h"
+#include "../../sides/peer.h"
 #include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
@@ -91,10 +92,10 @@ PAIR_TEST(lease_runs_out)
 {
   const pair_option options[] = {{"lease_ttl_ms", "150"}, {NULL, NULL}};
   pair_open(&p, options);
-  uint64_t before_ms = pair_now_ms();
+  uint64_t before_ms = now_ms();
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_EXPIRED);
-  assert_true(pair_now_ms() - before_ms >= 150);
+  assert_true(now_ms() - before_ms >= 150);
 }
 
 /* P5: none of the nodes that are attached is forgotten, however many others have what they need. */
@@ -144,7 +145,7 @@ PAIR_TEST(waiting_request_renews_and_cancel_releases)
   assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
                    KVF_OK);
   assert_int_equal(info.tokens, 8 * PAIR_BLOCK_TOKENS);
-  pair_sleep_ms(4500);
+  sleep_ms(4500);
   assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 1);
   assert_int_equal(kvf_request_cancel(p.consumer.node, info.id), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
@@ -196,11 +197,11 @@ PAIR_TEST(dead_producer_fails_fast)
     pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
     pair_close_node(&p.producer);
     for (uint32_t i = 0; i < 2; i++) {
-      uint64_t before_ms = pair_now_ms();
+      uint64_t before_ms = now_ms();
       load(&tickets[i]);
       assert_int_equal(result.report.status, KVF_PEER_DOWN);
       assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
-      assert_true(pair_now_ms() - before_ms < PAIR_LATE_MS);
+      assert_true(now_ms() - before_ms < PAIR_LATE_MS);
     }
     assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
     /* It may be that the producer is on another host, and has named its own loopback. */
@@ -248,9 +249,9 @@ PAIR_TEST(deadline_decides)
   const pair_option options[] = {{"load_timeout_ms", "400"}, {NULL, NULL}};
   pair_open(&p, options);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
-  uint64_t before_ms = pair_now_ms();
+  uint64_t before_ms = now_ms();
   assert_int_equal(pair_fetch(&p.consumer, &ticket, 20, NULL), KVF_DEADLINE);
-  uint64_t took_ms = pair_now_ms() - before_ms;
+  uint64_t took_ms = now_ms() - before_ms;
   assert_true(took_ms >= 400 && took_ms < 400 + PAIR_LATE_MS);
 }
 

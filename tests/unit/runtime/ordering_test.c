@@ -119,7 +119,7 @@ TEST(a_point_that_is_complete_is_not_waited_for)
   pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   assert_int_equal(atomic_load(&event.marks), 0);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   expect_loaded(1);
   close_pair();
 }
@@ -148,7 +148,7 @@ static void load_waits(const char *transport)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   for (unsigned tries = 0; tries < 100 && !pair_logged(&p.consumer, "loads go over", transport); tries++) {
     expect_nothing();
   }
@@ -173,7 +173,7 @@ TEST(a_load_may_be_aborted_before_its_point)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
   expect_over(KVF_ABORTED);
   atomic_store(&event.complete, true);
@@ -190,10 +190,10 @@ TEST(a_point_is_that_of_its_load_only)
   const kvf_ordering_point points[] = {test_point(&event), test_point(&second)};
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[0]), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[0], 0), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
   expect_over(KVF_ABORTED);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[1]), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[1], 0), KVF_OK);
   atomic_store(&event.complete, true);
   expect_nothing();
   assert_int_equal(atomic_load(&event.marks), 0);
@@ -210,7 +210,7 @@ TEST(a_load_that_waits_has_its_outcome_by_its_deadline)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
-  assert_int_equal(pair_load_within(&p.consumer, &ticket, 900, FIRST, &point, 100), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 100), KVF_OK);
   expect_over(KVF_DEADLINE);
   assert_true(is_untouched());
   close_pair(); /* which gives its mark back */
@@ -229,7 +229,7 @@ TEST(points_of_no_such_kind_are_refused)
   pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   for (size_t i = 0; i < 4; i++) { /* the last is the host's, which has none */
     assert_int_equal(pair_publish_after(&p.producer, &ticket, &bad[i]), KVF_INVALID);
-    assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &bad[i]), KVF_INVALID);
+    assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &bad[i], 0), KVF_INVALID);
   }
   pair_publish(&p.producer, &ticket); /* nothing has been published */
   close_pair();
@@ -240,7 +240,7 @@ TEST(points_of_no_such_kind_are_refused)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_INVALID);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_INVALID);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_INVALID);
   pair_publish(&p.producer, &ticket);
   close_pair();
 }
@@ -253,7 +253,7 @@ TEST(memory_can_be_unregistered_while_points_are_waited_for)
   const kvf_ordering_point point = test_point(&event);
   pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
-  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point), KVF_OK);
+  assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_int_equal(atomic_load(&event.marks), 1);
   close_pair();

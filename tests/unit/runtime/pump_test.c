@@ -10,10 +10,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/local/description.h"
 
@@ -105,7 +105,7 @@ TEST(each_event_comes_once)
     assert_int_equal(pthread_create(&threads[i], NULL, poll_events, &pollers[i]), 0);
   }
   make_events(&n, EVENTS);
-  uint64_t until_ms = pair_now_ms() + 10000;
+  uint64_t until_ms = now_ms() + 10000;
   while (is_readable(&n) && pair_tick(until_ms)) {
   }
   atomic_store(&stop, true);
@@ -130,8 +130,8 @@ TEST(blocked_log_delays_nobody)
   pair_open_node(&n, options);
   (void)pthread_mutex_lock(&n.log->lock); /* each line is written under it */
   assert_int_equal(kvf_request_open(n.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
-                   KVF_BAD_TICKET); /* a line of the caller's */
-  int fd = stranger_dial(n.node);   /* a line of the control thread's */
+                   KVF_BAD_TICKET);                    /* a line of the caller's */
+  int fd = stranger_dial(pair_record(n.node).address); /* a line of the control thread's */
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
@@ -166,14 +166,14 @@ TEST(sessions_have_a_key_while_they_last)
   kvf_key key;
   pair_open_node(&n, NULL);
   kvf_transport_host host = kvf_node_host(n.node);
-  stranger_open(&s, n.node, NULL);
+  stranger_open(&s, pair_record(n.node).address, NULL);
   assert_true(host.session_key(host.context, s.session_id, &key));
   const kvf_key expected = stranger_session_key(&s);
   assert_int_equal(key.bytes, expected.bytes);
   assert_memory_equal(key.data, expected.data, key.bytes);
   assert_false(host.session_key(host.context, s.session_id + 1, &key));
   stranger_close(&s);
-  uint64_t until_ms = pair_now_ms() + 10000;
+  uint64_t until_ms = now_ms() + 10000;
   while (pair_stat(&n, "sessions_open", "") > 0 && pair_tick(until_ms)) {
   }
   assert_false(host.session_key(host.context, s.session_id, &key));
@@ -407,9 +407,9 @@ TEST(stuck_check_is_no_matter_of_other_producers)
   if (fd >= 0) {
     describe_page(&p.producer, page);
     uint64_t id = pair_begin(&p.consumer, &tickets[0], 20);
-    uint64_t began_ms = pair_now_ms();
+    uint64_t began_ms = now_ms();
     pair_fetch_whole(&p.consumer, &tickets[1], 40);
-    assert_true(pair_now_ms() < began_ms + 1000);
+    assert_true(now_ms() < began_ms + 1000);
     assert_true(pair_logged(&p.consumer, "loads go over local", NULL));
     assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);
     assert_true(pair_logged(&p.consumer, "loads go over tcp (local: handshake_timeout)", NULL));

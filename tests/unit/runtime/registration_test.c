@@ -1,6 +1,6 @@
 /* Nodes that take their memory back and register other memory, while a peer knows the old one. */
 #include "../../memory_kind.h"
-#include "../../with_ucx.h"
+#include "../../sides/side.h"
 #include "core/session.h"
 #include "pair.h"
 #include "test.h"
@@ -129,10 +129,10 @@ PAIR_TEST(a_link_to_the_old_memory_brings_nothing)
 static void wait_until_heard(void)
 {
   kvf_peer_stat peer;
-  const uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS;
+  const uint64_t until_ms = now_ms() + PAIR_LATE_MS;
   do {
     assert_int_equal(kvf_node_peers(p.consumer.node, &peer, 1), 1);
-  } while (peer.links[0].up && pair_now_ms() < until_ms);
+  } while (peer.links[0].up && now_ms() < until_ms);
   assert_false(peer.links[0].up);
 }
 
@@ -168,8 +168,8 @@ PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
   load();
   assert_true(test_memory_imports() > 0);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
-  for (uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS; test_memory_imports() > 0 && pair_now_ms() < until_ms;) {
-    pair_sleep_ms(1);
+  for (uint64_t until_ms = now_ms() + PAIR_LATE_MS; test_memory_imports() > 0 && now_ms() < until_ms;) {
+    sleep_ms(1);
   }
   assert_true(test_memory_is_released());
 }
@@ -184,11 +184,11 @@ PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
   atomic_store(&test_memory_stalls, true);
   const uint64_t id = pair_begin(&p.consumer, &ticket, FIRST);
   while (atomic_load(&test_memory_stalled) == 0) {
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   wait_until_heard();
-  pair_sleep_ms(20);
+  sleep_ms(20);
   assert_int_equal(test_memory_imports(), imports);
   atomic_store(&test_memory_stalls, false);
   assert_int_not_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);

@@ -28,7 +28,7 @@ static uint64_t load_whole(uint32_t count, uint32_t seed, uint32_t first)
   pair_result result = {.report.status = KVF_CANCELLED};
   uint64_t begin_ns = 0;
   const uint64_t until_ns = kvf_clock_now() + PATIENCE_US * 1000;
-  producer_process_offer(&producer, 1, count, seed, &ticket);
+  producer_process_offer(&producer, 1, count, seed, (engine_write){0}, &ticket);
   while (result.report.status != KVF_OK &&
          kvf_clock_now() < until_ns) { /* a stopped one may have tripped the breaker */
     result = (pair_result){0};
@@ -59,7 +59,7 @@ static int abort_one(uint32_t round, uint64_t usual_us, kvf_prng *prng)
   const bool stop = round % 2 == 1;
   const uint64_t abort_after_us = kvf_prng_below(prng, usual_us);
   const uint64_t stop_after_us = stop ? kvf_prng_below(prng, abort_after_us + 1) : 0;
-  producer_process_offer(&producer, 0, COUNT, seed, &ticket);
+  producer_process_offer(&producer, 0, COUNT, seed, (engine_write){0}, &ticket);
   assert_int_equal(pair_load(&consumer, &ticket, id, FIRST), KVF_OK);
   if (stop) {
     (void)pair_poll_load(&consumer, id, stop_after_us, &result);

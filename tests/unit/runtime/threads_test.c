@@ -122,7 +122,7 @@ static unsigned exact_threads(void)
 TEST(threads_that_poll_sleep_exactly)
 {
   static const pair_option options[] = {{"transports", "local"}, {"checksum", "on"}, {"memory", "cuda"}, {NULL, NULL}};
-  const uint64_t until_ms = pair_now_ms() + PAIR_LATE_MS;
+  const uint64_t until_ms = now_ms() + PAIR_LATE_MS;
   pair_node n;
   unsigned exact;
   pair_open_node(&n, options);

@@ -2,8 +2,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "pair.h"
-#include "stranger.h"
 #include "test.h"
 #include "transport/tls.h"
 
@@ -54,7 +54,7 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   memcpy(key.data, text, key.bytes);
   kvf_tls_context *context;
   assert_int_equal(kvf_tls_context_new(&key, 1, &context), KVF_OK);
-  stranger s = {.fd = stranger_dial(node)};
+  stranger s = {.fd = stranger_dial(pair_record(node).address)};
   assert_int_equal(fcntl(s.fd, F_SETFL, O_NONBLOCK), 0);
   kvf_tls *tls = kvf_tls_new(context, s.fd, true);
   assert_non_null(tls);
@@ -62,14 +62,14 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   uint8_t byte;
   struct iovec room = {&byte, 1};
   const struct msghdr one_byte = {.msg_iov = &room, .msg_iovlen = 1};
-  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
+  uint64_t until_ms = now_ms() + PATIENCE_MS;
   bool through = false;
-  while (!through && kvf_tls_why(tls)[0] == '\0' && pair_now_ms() < until_ms) {
+  while (!through && kvf_tls_why(tls)[0] == '\0' && now_ms() < until_ms) {
     through = kvf_tls_sendmsg(tls, &nothing) == 0;
     if (!through && kvf_tls_recvmsg(tls, &one_byte) == 0) {
       break;
     }
-    pair_sleep_ms(1);
+    sleep_ms(1);
   }
   (void)snprintf(why, 128, "%s", kvf_tls_why(tls));
   kvf_tls_free(tls);
@@ -165,10 +165,10 @@ TEST(silent_strangers_are_few_and_short_lived)
   pair p;
   open_node(&p.producer, key_path, "always", "tcp");
   open_node(&p.consumer, key_path, "always", "tcp");
-  const size_t before = pair_count_entries("/proc/self/fd");
+  const size_t before = count_entries("/proc/self/fd");
   int fds[STRANGERS];
   for (size_t i = 0; i < STRANGERS; i++) {
-    fds[i] = stranger_dial(p.producer.node);
+    fds[i] = stranger_dial(pair_record(p.producer.node).address);
     assert_true(fds[i] >= 0);
     if (i % 2 == 0) { /* the beginning of a record that never ends */
       assert_int_equal(write(fds[i], "\x16\x03\x01\x3f\xff\x01", 6), 6);
@@ -182,11 +182,11 @@ TEST(silent_strangers_are_few_and_short_lived)
   for (size_t i = 0; i < STRANGERS; i++) {
     (void)close(fds[i]);
   }
-  uint64_t until_ms = pair_now_ms() + PATIENCE_MS;
-  while (pair_count_entries("/proc/self/fd") > before + 8 && pair_now_ms() < until_ms) {
-    pair_sleep_ms(10);
+  uint64_t until_ms = now_ms() + PATIENCE_MS;
+  while (count_entries("/proc/self/fd") > before + 8 && now_ms() < until_ms) {
+    sleep_ms(10);
   }
-  assert_in_range(pair_count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
+  assert_in_range(count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
   pair_close(&p);
 }
 

@@ -317,7 +317,7 @@ SET_TEST(options_of_a_request_come_before_the_nodes)
 static kvf_event next_event(pair_node *n)
 {
   kvf_event event = {.kind = 0};
-  const uint64_t until_ms = pair_now_ms() + 1000; /* long before the load's deadline */
+  const uint64_t until_ms = now_ms() + 1000; /* long before the load's deadline */
   while (kvf_node_poll(n->node, &event, 1) == 0 && pair_tick(until_ms)) {
   }
   return event;

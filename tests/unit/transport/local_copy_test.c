@@ -142,9 +142,8 @@ static int scene_open(__attribute__((unused)) void **state)
 {
   fake_reset();
   memset(&scene, 0, sizeof(scene));
-  scene.from = malloc((size_t)BLOCKS * BLOCK_BYTES);
-  scene.to = calloc(BLOCKS, BLOCK_BYTES);
-  assert_true(scene.from != NULL && scene.to != NULL);
+  scene.from = allocate((size_t)BLOCKS * BLOCK_BYTES);
+  scene.to = allocate((size_t)BLOCKS * BLOCK_BYTES);
   kvf_prng prng = {1};
   for (size_t i = 0; i < (size_t)BLOCKS * BLOCK_BYTES; i++) {
     scene.from[i] = (uint8_t)kvf_prng_next(&prng);

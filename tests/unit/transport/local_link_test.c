@@ -58,7 +58,7 @@ static int scene_open(__attribute__((unused)) void **state)
   atomic_store(&stick, 0);
   (void)sem_init(&stuck, 0, 0);
   (void)sem_init(&go, 0, 0);
-  side_open(&scene.one, ops, &shape, 1);
+  side_open(&scene.one, ops, &shape, 1, NULL);
   side_introduce(&scene.one, &scene.introduction);
   scene.head = (void *)scene.introduction.description;
   return 0;

@@ -83,7 +83,7 @@ static int scene_open_with(uint32_t spin_us)
   (void)sem_init(&go, 0, 0);
   config.copy_threads = 1;
   config.spin_us = spin_us;
-  side_open_with(&scene.one, ops, &shape, 1, &config);
+  side_open(&scene.one, ops, &shape, 1, &config);
   side_introduce(&scene.one, &scene.introduction);
   scene.link = side_connect_ok(&scene.one, &scene.introduction);
   scene.lease = side_publish(&scene.one, 3);

@@ -32,7 +32,7 @@ TEST(an_idle_transport_closes)
     side one;
     kvf_transport_config config = side_config();
     config.copy_threads = threads;
-    side_open_with(&one, ops, &shape, 1, &config);
+    side_open(&one, ops, &shape, 1, &config);
     side_close(&one);
   }
 }
@@ -41,7 +41,7 @@ TEST(without_memory_there_is_nothing_to_describe)
 {
   const side_shape shape = side_shape_simple(2, 4096);
   side one;
-  side_open(&one, ops, &shape, 1);
+  side_open(&one, ops, &shape, 1, NULL);
   uint8_t room[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
   size_t bytes = 0;
   ops->clear_memory(one.transport);
@@ -57,7 +57,7 @@ TEST(a_description_names_this_process_and_its_memory)
 {
   const side_shape shape = {.count = 2, .regions = {{64, 64, 4, 1, 1, 0, 0}, {96, 64, 4, 1, 1, 0, 0}}};
   side one;
-  side_open(&one, ops, &shape, 1);
+  side_open(&one, ops, &shape, 1, NULL);
   side_introduction introduction;
   side_introduce(&one, &introduction);
   const kvf_local_place here = kvf_local_place_here();
@@ -86,8 +86,8 @@ TEST(every_transport_has_a_cookie_of_its_own)
   const side_shape shape = side_shape_simple(2, 64);
   side first;
   side second;
-  side_open(&first, ops, &shape, 1);
-  side_open(&second, ops, &shape, 1);
+  side_open(&first, ops, &shape, 1, NULL);
+  side_open(&second, ops, &shape, 1, NULL);
   assert_memory_not_equal(kvf_local_of(first.transport)->cookie, kvf_local_of(second.transport)->cookie,
                           KVF_LOCAL_COOKIE_BYTES);
   side_close(&first);

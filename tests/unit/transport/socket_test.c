@@ -1,7 +1,7 @@
 /* Addresses and names, listening on a port or on the first that is free, and a connection's options and end. */
 #include "transport/socket.h"
 
-#include "../../held_port.h"
+#include "../../sides/peer.h"
 #include "test.h"
 
 #include <errno.h>

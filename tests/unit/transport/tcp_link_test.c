@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../sides/tcp_peer.h"
+#include "../../sides/peer.h"
 #include "test.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp;

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "../../allocation.h"
-#include "../../sides/tcp_peer.h"
+#include "../../sides/peer.h"
 #include "test.h"
 #include "transport/tcp/tcp_link.h"
 

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "../../sides/side.h"
-#include "../../sides/tcp_peer.h"
 #include "test.h"
 #include "transport/fence_memory.h"
 
@@ -33,15 +33,14 @@ static int scene_open(__attribute__((unused)) void **state)
   kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   memset(&s, 0, sizeof(s));
-  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_open(&s.producer, ops, &shape, 1, &config);
   side_introduce(&s.producer, &s.introduction);
   s.spec = side_spec(&s.introduction);
   s.lease = side_publish(&s.producer, 1001);
   for (uint32_t i = 0; i < BLOCKS; i++) {
     s.items[i] = (kvf_transfer_item){.position = i};
   }
-  s.payload = malloc((size_t)BLOCKS * BLOCK_BYTES);
-  assert_non_null(s.payload);
+  s.payload = allocate((size_t)BLOCKS * BLOCK_BYTES);
   s.fd = peer_connect_proved(&s.spec);
   return 0;
 }

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../../sides/peer.h"
 #include "../../sides/side.h"
-#include "../../sides/tcp_peer.h"
 #include "test.h"
 
 #define SLOW_BYTES (256u << 10)
@@ -48,7 +48,7 @@ static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_
   config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
-  side_open_with(&s.producer, ops, &shape, 1, &config);
+  side_open(&s.producer, ops, &shape, 1, &config);
   side_introduce(&s.producer, &s.introduction);
   s.spec = side_spec(&s.introduction);
   s.lease = side_publish(&s.producer, 1001);
@@ -67,7 +67,7 @@ static int scene_close(__attribute__((unused)) void **state)
 
 #define SCENE_TEST(name) TEST_WITH(name, NULL, scene_close)
 
-static int stranger(void)
+static int connect_stranger(void)
 {
   return peer_connect(s.introduction.description, s.introduction.description_bytes);
 }
@@ -101,21 +101,21 @@ SCENE_TEST(strangers_that_talk_nonsense_are_thrown_out)
   scene_open(64, 5000);
   int witness = peer_connect_proved(&s.spec);
 
-  int fd = stranger();
+  int fd = connect_stranger();
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   expect_thrown_out(fd, witness, "not a frame");
 
-  fd = stranger();
+  fd = connect_stranger();
   uint8_t header[KVF_FRAME_HEADER_BYTES];
   kvf_frame_header_encode(KVF_FRAME_DATA_HELLO, KVF_FRAME_BODY_BYTES_MAX, header);
   peer_send(fd, header, sizeof(header));
   expect_thrown_out(fd, witness, "too long");
 
-  fd = stranger();
+  fd = connect_stranger();
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
   expect_thrown_out(fd, witness, "malformed data_hello");
 
-  fd = stranger();
+  fd = connect_stranger();
   peer_send_frame(fd, KVF_FRAME_READ, "read", 4); /* a whole one is too long for who is not proved */
   expect_thrown_out(fd, witness, "unexpected frame read before its handshake");
   (void)close(witness);
@@ -137,14 +137,14 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   kvf_tls_context *theirs = tls_with("a key of 16, too");
   scene_open_tls(64, 1000, ours);
 
-  int fd = stranger();
+  int fd = connect_stranger();
   peer_expect_silence(fd, 100);
   peer_send_frame(fd, KVF_FRAME_DATA_HELLO, "short", 5);
   peer_expect_closed(fd);
   (void)close(fd);
   assert_true(side_has_logged(&s.producer, "TLS: it does not speak TLS (option tls)"));
 
-  fd = stranger();
+  fd = connect_stranger();
   kvf_tls *tls = kvf_tls_new(theirs, fd, true);
   const struct msghdr nothing = {0};
   assert_non_null(tls);
@@ -158,7 +158,7 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   kvf_tls_free(tls);
   (void)close(fd);
 
-  fd = stranger();
+  fd = connect_stranger();
   peer_expect_closed(fd);
   assert_true(side_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
@@ -172,13 +172,13 @@ SCENE_TEST(consumers_must_show_the_sessions_key)
   scene_open(64, 5000);
   int witness = peer_connect_proved(&s.spec);
 
-  int fd = stranger();
+  int fd = connect_stranger();
   kvf_key other = s.spec.session_key;
   other.data[31] ^= 1;
   peer_hello(fd, s.spec.session_id, &other);
   expect_thrown_out(fd, witness, "unknown session, or wrong proof");
 
-  fd = stranger();
+  fd = connect_stranger();
   peer_hello(fd, s.spec.session_id + 1, &s.spec.session_key);
   expect_thrown_out(fd, witness, "unknown session, or wrong proof");
   (void)close(witness);
@@ -213,7 +213,7 @@ SCENE_TEST(silent_strangers_are_dropped_in_time)
   scene_open(64, 100);
   int witness = peer_connect_proved(&s.spec);
   uint64_t begun_ns = now_ns();
-  int fd = stranger();
+  int fd = connect_stranger();
   uint8_t half[20]; /* of a challenge */
   peer_receive(fd, half, sizeof(half));
   peer_send(fd, half, 3); /* a start is not enough */
@@ -231,7 +231,7 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
   int strangers[20];
   for (size_t i = 0; i < 20; i++) {
     uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-    strangers[i] = stranger();
+    strangers[i] = connect_stranger();
     (void)peer_receive_frame(strangers[i], KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
   }
   for (size_t i = 0; i < 17; i++) { /* the oldest made room */
@@ -252,7 +252,7 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
 static int accepted_stranger(void)
 {
   uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-  int fd = stranger();
+  int fd = connect_stranger();
   (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
   return fd;
 }
@@ -286,11 +286,11 @@ TEST(silent_strangers_do_not_keep_out_who_speaks)
   int crowd[CROWD];
   kvf_tls_context *tls = tls_with("a key of sixteen");
   scene_open_tls(8, 5000, tls);
-  int speaker = stranger();
+  int speaker = connect_stranger();
   peer_send(speaker, beginning, sizeof(beginning));
   peer_expect_silence(speaker, 200); /* it has been heard by now */
   for (size_t i = 0; i < CROWD; i++) {
-    crowd[i] = stranger();
+    crowd[i] = connect_stranger();
   }
   for (size_t i = 0; i < CROWD - 2; i++) {
     peer_expect_closed(crowd[i]);
@@ -348,13 +348,12 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
 TEST(busy_consumers_make_room_only_when_stuck)
 {
   const side_shape shape = side_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
-  side *large = malloc(sizeof(*large));
-  assert_non_null(large);
+  side *large = allocate(sizeof(*large));
   kvf_transport_config config = side_config();
   config.connections_max = 1;
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  side_open_with(large, ops, &shape, 1, &config);
+  side_open(large, ops, &shape, 1, &config);
   side_introduction introduction;
   side_introduce(large, &introduction);
   kvf_link_spec spec = side_spec(&introduction);
@@ -385,12 +384,11 @@ TEST(busy_consumers_make_room_only_when_stuck)
 TEST(who_takes_nothing_is_closed)
 {
   const side_shape shape = side_shape_simple(64, 1 << 20);
-  side *large = malloc(sizeof(*large));
-  assert_non_null(large);
+  side *large = allocate(sizeof(*large));
   kvf_transport_config config = side_config();
   config.tcp_buffer_bytes = 65536;
   config.handshake_timeout_ms = 1000;
-  side_open_with(large, ops, &shape, 1, &config);
+  side_open(large, ops, &shape, 1, &config);
   side_introduction introduction;
   side_introduce(large, &introduction);
   kvf_link_spec spec = side_spec(&introduction);
@@ -405,8 +403,7 @@ TEST(who_takes_nothing_is_closed)
   assert_int_equal(peer_receive_chunk(stuck).status, KVF_OK);
   assert_int_equal(peer_receive_chunk(slow).status, KVF_OK);
   const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(config.handshake_timeout_ms);
-  uint8_t *some = malloc(SLOW_BYTES);
-  assert_non_null(some);
+  uint8_t *some = allocate(SLOW_BYTES);
   sleep_us(patience_us / 4);
   assert_false(side_has_logged(large, "it has reads open, and takes nothing"));
   for (int i = 0; i < 8; i++) {
@@ -429,13 +426,7 @@ TEST(who_takes_nothing_is_closed)
 /* Nothing happens, and nothing is done: a thread that spins shows in the process' time. */
 static void expect_rest(void)
 {
-  struct timespec before;
-  struct timespec after;
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-  sleep_us(500000);
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-  int64_t used_us = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
-  assert_true(used_us < 50000);
+  assert_true(used_us_in(500) < 50000);
 }
 
 SCENE_TEST(a_lack_of_descriptors_passes)
@@ -460,7 +451,7 @@ TEST(a_forked_child_keeps_nothing_open)
 {
   scene_open(8, 5000);
   uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-  int fd = stranger();
+  int fd = connect_stranger();
   (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
   pid_t child = _Fork();
   if (child == 0) {

@@ -43,8 +43,7 @@ static int scene_open(__attribute__((unused)) void **state)
   }
   s.transfer = (kvf_transfer){.items = s.items, .items_count = BLOCKS, .heads = 1};
   for (int side = 0; side < 2; side++) {
-    s.memory[side] = calloc(BLOCKS, STRIDE);
-    assert_non_null(s.memory[side]);
+    s.memory[side] = allocate((size_t)BLOCKS * STRIDE);
     s.regions[side] = (kvf_region){s.memory[side], STRIDE, BLOCK_BYTES, BLOCKS, 1, 1, 0, KVF_MEMORY_HOST, 0};
     s.chunks[side] = (kvf_chunk){&s.transfer, &s.plan, &s.plan.selection, &s.regions[side]};
     s.payloads[side] =

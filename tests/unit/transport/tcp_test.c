@@ -1,8 +1,9 @@
 /* Opening, describing, memory: what needs no peer. */
 #include "transport/tcp/tcp_common.h"
 
-#include "../../held_port.h"
-#include "../../sides/side.h"
+#include <unistd.h>
+
+#include "../../sides/peer.h"
 #include "test.h"
 
 static const kvf_transport_ops *const ops = &kvf_transport_tcp;
@@ -11,7 +12,7 @@ static side *opened_with(const kvf_transport_config *config)
 {
   const side_shape shape = side_shape_simple(4, 4096);
   side *one = allocate(sizeof(*one));
-  side_open_with(one, ops, &shape, 1, config);
+  side_open(one, ops, &shape, 1, config);
   return one;
 }
 

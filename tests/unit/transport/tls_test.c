@@ -6,7 +6,6 @@
 
 #include <openssl/ssl.h>
 
-#include "../../sanitizer.h"
 #include "test.h"
 
 #define BULK_BYTES (3u << 20)
@@ -220,9 +219,8 @@ ONE_KEY_TEST(altered_bytes_are_noticed)
 /* In pieces of odd sizes, some of them empty, some larger than a record; the kernel takes a few KiB at a time. */
 ONE_KEY_TEST(much_goes_both_ways)
 {
-  uint8_t *from = malloc(BULK_BYTES);
-  uint8_t *to[2] = {calloc(1, BULK_BYTES), calloc(1, BULK_BYTES)};
-  assert_true(from != NULL && to[0] != NULL && to[1] != NULL);
+  uint8_t *from = allocate(BULK_BYTES);
+  uint8_t *to[2] = {allocate(BULK_BYTES), allocate(BULK_BYTES)};
   for (size_t i = 0; i < BULK_BYTES; i++) {
     from[i] = (uint8_t)(i * 2654435761u >> 13);
   }

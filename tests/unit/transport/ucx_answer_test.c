@@ -24,14 +24,11 @@ typedef struct world {
 /* A refusal, bytes, a look, and bytes, of a live lease. */
 static int set_up(void **state)
 {
-  world *w = calloc(1, sizeof(*w));
+  world *w = allocate(sizeof(*w));
   const uint64_t word = kvf_fence_word_live(LEASE_ID);
   const kvf_fence_entry entry = {word, 99};
-  assert_non_null(w);
-  w->ucx = calloc(1, sizeof(*w->ucx));
-  assert_non_null(w->ucx);
-  w->memory = calloc(1, sizeof(*w->memory));
-  assert_non_null(w->memory);
+  w->ucx = allocate(sizeof(*w->ucx));
+  w->memory = allocate(sizeof(*w->memory));
   assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &w->table, NULL), KVF_OK);
   kvf_fence_store_live(w->table, SLOT, entry);
   w->memory->table = w->table;

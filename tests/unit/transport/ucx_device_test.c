@@ -1,7 +1,7 @@
 /* Memory of GPUs over UCX's own gets: what UCX is told of it, in which order gets and looks come, what is flushed, and
  * where the transport does without. UCX and the driver are fakes. */
 #include "../../memory_kind.h"
-#include "../../sides/sides.h"
+#include "../../sides/side.h"
 #include "fake_cuda.h"
 #include "fake_ucp.h"
 #include "test.h"
@@ -207,7 +207,7 @@ static kvf_status set_device_memory(const char *line)
 {
   side *one = allocate(sizeof(*one));
   load_fakes();
-  side_open(one, &kvf_transport_ucx, &shape, SEED);
+  side_open(one, &kvf_transport_ucx, &shape, SEED, NULL);
   kvf_transport_ucx.clear_memory(one->transport);
   kvf_region region = one->regions[0];
   region.memory = KVF_MEMORY_CUDA;

@@ -15,8 +15,7 @@ static kvf_status decode_read(const void *data, size_t bytes)
   kvf_data_read read;
   kvf_status status = kvf_data_read_decode(data, bytes, &read);
   if (status == KVF_OK) {
-    kvf_transfer_item *out = malloc(read.items_count * sizeof(*out));
-    assert_non_null(out);
+    kvf_transfer_item *out = allocate(read.items_count * sizeof(*out));
     kvf_data_read_items(&read, out);
     free(out);
   }

@@ -73,8 +73,7 @@ TEST(test_regions_together)
 
 TEST(test_regions_limit)
 {
-  kvf_region_layout *layouts = calloc(KVF_REGIONS_MAX + 1, sizeof(layouts[0]));
-  assert_non_null(layouts);
+  kvf_region_layout *layouts = allocate((size_t)(KVF_REGIONS_MAX + 1) * sizeof(layouts[0]));
   for (uint32_t i = 0; i <= KVF_REGIONS_MAX; i++) {
     layouts[i] = good;
   }

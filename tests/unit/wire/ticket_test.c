@@ -466,8 +466,7 @@ TEST(test_fields_limit_when_decoding)
 static void check_blocks(uint32_t groups, uint32_t blocks, kvf_status status)
 {
   uint32_t total = groups * blocks;
-  uint32_t *ids = malloc(total * sizeof(ids[0]));
-  assert_non_null(ids);
+  uint32_t *ids = allocate(total * sizeof(ids[0]));
   uint32_t few[TICKET_IDS];
   kvf_ticket ticket = some_ticket(few);
   ticket.prompt.tokens = blocks;
@@ -552,8 +551,7 @@ TEST(test_text_limit)
   static const size_t lengths[] = {98258, 98259};
   static char over[KVF_TICKET_BYTES_MAX + 1];
   kvf_key key = key_of("key");
-  uint32_t *ids = malloc(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
-  assert_non_null(ids);
+  uint32_t *ids = allocate(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
   uint32_t few[TICKET_IDS];
   kvf_ticket ticket = some_ticket(few);
   ticket.ids = ids;

@@ -78,8 +78,7 @@ static kvf_welcome with_parts(uint32_t count)
 static uint8_t *encode(const kvf_welcome *welcome, size_t *bytes)
 {
   size_t room = kvf_welcome_bytes_max(welcome);
-  uint8_t *body = malloc(room);
-  assert_non_null(body);
+  uint8_t *body = allocate(room);
   assert_int_equal(kvf_welcome_encode(welcome, body, room, bytes), KVF_OK);
   return body;
 }
@@ -326,8 +325,7 @@ TEST(test_description_limit)
   for (uint32_t over = 0; over < 2; over++) {
     /* By hand, since encoding refuses it: head, no regions, no parts, one transport. */
     size_t bytes = 32 + 1 + 2 + 4 + KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + over + 5;
-    uint8_t *body = calloc(1, bytes);
-    assert_non_null(body);
+    uint8_t *body = allocate(bytes);
     body[20] = 1;
     body[24] = 16;
     body[32] = 1;

@@ -1,11 +1,29 @@
-/* The other side of the tcp transport, as a test wants it: a blocking socket that speaks the data connection's frames,
- * or anything else. Each call fails the test if it takes longer than ten seconds. */
-#ifndef KVF_TESTS_SIDES_TCP_PEER_H
-#define KVF_TESTS_SIDES_TCP_PEER_H
+/* The other side of a connection, as a test wants it: a blocking socket that speaks the frames of the tcp transport or
+ * of a node's control port, well or badly, or anything else. Each call fails the test if it takes longer than ten
+ * seconds. */
+#ifndef KVF_TESTS_SIDES_PEER_H
+#define KVF_TESTS_SIDES_PEER_H
+
+#include <sys/socket.h>
 
 #include "side.h"
 #include "wire/data_message.h"
 #include "wire/frame.h"
+#include "wire/handshake_message.h"
+
+/* ---- ports ---- */
+
+/* A port of 127.0.0.1, or of ::1, for somebody who must be told one, or that is to stay closed. It is held by a socket
+ * that is bound and does not listen: the system gives it to nobody else, and only who names it may listen there, as
+ * SO_REUSEADDR of both allows. */
+typedef struct held_port {
+  int fd; /* close it; < 0: there is none */
+  uint16_t port;
+  char address[24];
+} held_port;
+
+held_port hold_port_of(sa_family_t family);
+held_port hold_port(void);
 
 /* ---- bytes and frames ---- */
 
@@ -14,6 +32,8 @@ void peer_receive(int fd, void *data, size_t bytes);
 void peer_send_frame(int fd, kvf_frame_type type, const void *body, size_t body_bytes);
 /* The next frame, which must be of this type and fit. Returns the size of its body. */
 size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capacity);
+/* Closes in such a way that the other side gets a reset. */
+void peer_reset(int fd);
 /* The other side has closed, or will within the patience; what it still had to say is thrown away. */
 void peer_expect_closed(int fd);
 /* The other side has nothing to say for this long, and has not closed. */
@@ -74,5 +94,47 @@ void tcp_consumer_connect(tcp_consumer *consumer);
 void tcp_consumer_link(tcp_consumer *consumer);
 /* Disconnects if there is a link, closes what is open. */
 void tcp_consumer_close(tcp_consumer *consumer);
+
+/* ---- somebody at a control port (the nodes are those of ../nodes/pair.h) ---- */
+
+typedef struct stranger {
+  int fd;
+  kvf_key key;
+  char name[32]; /* "127.0.0.1:PORT", as the node sees it */
+  uint8_t role;
+  uint8_t hello[KVF_HELLO_BYTES_MAX];
+  size_t hello_bytes;
+  uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
+  size_t challenge_bytes;
+  uint64_t session_id; /* an open session's */
+  kvf_address data;    /* where the producer's data port is, as it was told */
+} stranger;
+
+/* A connected descriptor; -1: refused. */
+int stranger_dial(kvf_address to);
+/* Connects; `key` may be NULL. */
+void stranger_connect(stranger *s, kvf_address to, const char *key);
+void stranger_close(stranger *s);
+/* The same by peer_reset(). */
+void stranger_reset(stranger *s);
+
+/* The steps of the handshake. */
+void stranger_hello(stranger *s);
+void stranger_challenge(stranger *s);
+/* `model` is the one identity field besides block_tokens. */
+void stranger_proof(stranger *s, const char *model, uint32_t block_tokens);
+/* All of them: an open session. */
+void stranger_shake_hands(stranger *s);
+/* The same, and connects first. */
+void stranger_open(stranger *s, kvf_address to, const char *key);
+kvf_key stranger_session_key(const stranger *s);
+/* Another stranger, at the data port that an open session was told of. */
+stranger stranger_connect_data(const stranger *session);
+
+/* The node says why it hangs up, and does. */
+kvf_refused stranger_expect_refused(stranger *s);
+
+/* A file that holds this text, to be unlinked by the caller; `path` has room for 64 bytes. */
+void stranger_key_file(const char *key, char path[64]);
 
 #endif

@@ -1,19 +1,19 @@
-/* The other side of the tcp transport, played by the test over a blocking socket. */
-#include "tcp_peer.h"
+/* The other side of a connection, played by the test over a blocking socket. */
+#include "peer.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "test.h"
+#include "../nodes/pair.h"
 #include "transport/socket.h"
 #include "transport/tcp/tcp_common.h"
 #include "wire/fields.h"
 #include "wire/rails_description.h"
 
 #define PATIENCE_MS 10000
-#define BODY_BYTES_MAX 256 /* of all but a READ */
+#define BODY_BYTES_MAX 16384 /* of all but a READ or a WELCOME */
 
 static void wait_for(int fd, short events)
 {
@@ -22,6 +22,39 @@ static void wait_for(int fd, short events)
   if (ready != 1) {
     fail_msg("the other side is silent");
   }
+}
+
+/* ---- ports ---- */
+
+held_port hold_port_of(sa_family_t family)
+{
+  union {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+  } at = {.v6 = {.sin6_family = family}};
+  socklen_t bytes = family == AF_INET ? sizeof(at.v4) : sizeof(at.v6);
+  void *any = &at;
+  const int on = 1;
+  if (family == AF_INET) {
+    at.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  } else {
+    at.v6.sin6_addr = in6addr_loopback;
+  }
+  held_port held = {.fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (setsockopt(held.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 || bind(held.fd, any, bytes) != 0 ||
+      getsockname(held.fd, any, &bytes) != 0) {
+    (void)close(held.fd);
+    return (held_port){.fd = -1};
+  }
+  held.port = ntohs(family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
+  (void)snprintf(held.address, sizeof(held.address), "%s:%u", family == AF_INET ? "127.0.0.1" : "[::1]",
+                 (unsigned)held.port);
+  return held;
+}
+
+held_port hold_port(void)
+{
+  return hold_port_of(AF_INET);
 }
 
 /* ---- bytes and frames ---- */
@@ -82,6 +115,13 @@ size_t peer_receive_frame(int fd, kvf_frame_type type, void *body, size_t capaci
   return bytes;
 }
 
+void peer_reset(int fd)
+{
+  const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
+  (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  (void)close(fd);
+}
+
 void peer_expect_closed(int fd)
 {
   for (;;) {
@@ -100,19 +140,19 @@ void peer_expect_silence(int fd, int ms)
   assert_int_equal(poll(&waiting, 1, ms), 0);
 }
 
-#define SEND(fd, type, name, message)                                                        \
-  do {                                                                                       \
-    uint8_t body[BODY_BYTES_MAX];                                                            \
-    size_t bytes = 0;                                                                        \
-    assert_int_equal(kvf_data_##name##_encode(message, body, sizeof(body), &bytes), KVF_OK); \
-    peer_send_frame(fd, type, body, bytes);                                                  \
+#define SEND(fd, type, name, message)                                                   \
+  do {                                                                                  \
+    uint8_t body[BODY_BYTES_MAX];                                                       \
+    size_t bytes = 0;                                                                   \
+    assert_int_equal(kvf_##name##_encode(message, body, sizeof(body), &bytes), KVF_OK); \
+    peer_send_frame(fd, type, body, bytes);                                             \
   } while (0)
 
-#define RECEIVE(fd, type, name, message)                                      \
-  do {                                                                        \
-    uint8_t body[BODY_BYTES_MAX];                                             \
-    size_t bytes = peer_receive_frame(fd, type, body, sizeof(body));          \
-    assert_int_equal(kvf_data_##name##_decode(body, bytes, message), KVF_OK); \
+#define RECEIVE(fd, type, name, message)                                 \
+  do {                                                                   \
+    uint8_t body[BODY_BYTES_MAX];                                        \
+    size_t bytes = peer_receive_frame(fd, type, body, sizeof(body));     \
+    assert_int_equal(kvf_##name##_decode(body, bytes, message), KVF_OK); \
   } while (0)
 
 static int connect_from(const char *ip, const kvf_address *to)
@@ -171,9 +211,9 @@ void peer_hello(int fd, uint64_t session_id, const kvf_key *session_key)
 {
   kvf_data_challenge challenge;
   kvf_data_hello hello = {.session_id = session_id, .generation = 1};
-  RECEIVE(fd, KVF_FRAME_DATA_CHALLENGE, challenge, &challenge);
+  RECEIVE(fd, KVF_FRAME_DATA_CHALLENGE, data_challenge, &challenge);
   assert_int_equal(kvf_data_hello_proof(session_key, &challenge, &hello, hello.proof), KVF_OK);
-  SEND(fd, KVF_FRAME_DATA_HELLO, hello, &hello);
+  SEND(fd, KVF_FRAME_DATA_HELLO, data_hello, &hello);
 }
 
 bool peer_try(const kvf_link_spec *spec, int *fd)
@@ -187,7 +227,7 @@ bool peer_try(const kvf_link_spec *spec, int *fd)
     return false;
   }
   kvf_data_ready ready;
-  RECEIVE(*fd, KVF_FRAME_DATA_READY, ready, &ready);
+  RECEIVE(*fd, KVF_FRAME_DATA_READY, data_ready, &ready);
   return true;
 }
 
@@ -221,20 +261,20 @@ void peer_send_read(int fd, uint64_t read_id, const kvf_lease *lease, const kvf_
 void peer_send_cancel(int fd, uint64_t read_id)
 {
   const kvf_data_cancel cancel = {.read_id = read_id};
-  SEND(fd, KVF_FRAME_CANCEL, cancel, &cancel);
+  SEND(fd, KVF_FRAME_CANCEL, data_cancel, &cancel);
 }
 
 kvf_data_chunk peer_receive_chunk(int fd)
 {
   kvf_data_chunk chunk;
-  RECEIVE(fd, KVF_FRAME_CHUNK, chunk, &chunk);
+  RECEIVE(fd, KVF_FRAME_CHUNK, data_chunk, &chunk);
   return chunk;
 }
 
 kvf_data_trailer peer_receive_trailer(int fd)
 {
   kvf_data_trailer trailer;
-  RECEIVE(fd, KVF_FRAME_TRAILER, trailer, &trailer);
+  RECEIVE(fd, KVF_FRAME_TRAILER, data_trailer, &trailer);
   return trailer;
 }
 
@@ -270,8 +310,8 @@ kvf_data_ready peer_challenge(int fd, const kvf_link_spec *spec)
   uint8_t proof[KVF_HASH_BYTES];
   kvf_data_hello hello;
   kvf_data_ready ready;
-  SEND(fd, KVF_FRAME_DATA_CHALLENGE, challenge, &challenge);
-  RECEIVE(fd, KVF_FRAME_DATA_HELLO, hello, &hello);
+  SEND(fd, KVF_FRAME_DATA_CHALLENGE, data_challenge, &challenge);
+  RECEIVE(fd, KVF_FRAME_DATA_HELLO, data_hello, &hello);
   assert_int_equal(hello.session_id, spec->session_id);
   assert_int_equal(kvf_data_hello_proof(&spec->session_key, &challenge, &hello, proof), KVF_OK);
   assert_memory_equal(proof, hello.proof, sizeof(proof));
@@ -302,13 +342,13 @@ kvf_data_read peer_receive_read(int fd, kvf_transfer_item *items, uint32_t capac
 void peer_send_chunk(int fd, uint64_t read_id, int32_t status, uint64_t payload_bytes)
 {
   const kvf_data_chunk chunk = {.read_id = read_id, .status = status, .payload_bytes = payload_bytes};
-  SEND(fd, KVF_FRAME_CHUNK, chunk, &chunk);
+  SEND(fd, KVF_FRAME_CHUNK, data_chunk, &chunk);
 }
 
 void peer_send_trailer(int fd, uint64_t read_id, uint64_t word, uint64_t digest)
 {
   const kvf_data_trailer trailer = {.read_id = read_id, .word = word, .digest = digest};
-  SEND(fd, KVF_FRAME_TRAILER, trailer, &trailer);
+  SEND(fd, KVF_FRAME_TRAILER, data_trailer, &trailer);
 }
 
 /* ---- a consumer under test ---- */
@@ -321,7 +361,7 @@ tcp_consumer *tcp_consumer_open(uint32_t handshake_timeout_ms)
   config.listen[0] = '\0';
   tcp_consumer *consumer = allocate(sizeof(*consumer));
   side_introduction *told = &consumer->introduction;
-  side_open_with(&consumer->one, &kvf_transport_tcp, &shape, 1, &config);
+  side_open(&consumer->one, &kvf_transport_tcp, &shape, 1, &config);
   side_set_all(&consumer->one, 0);
   *told = (side_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
   consumer->listener = listen_as(&told->incarnation, told->description, &told->description_bytes);
@@ -356,4 +396,155 @@ void tcp_consumer_close(tcp_consumer *consumer)
   }
   side_close(&consumer->one);
   free(consumer);
+}
+
+/* ---- somebody at a control port ---- */
+
+int stranger_dial(kvf_address to)
+{
+  struct sockaddr_storage address;
+  socklen_t length = kvf_address_to_sockaddr(&to, &address);
+  int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(fd >= 0);
+  if (connect(fd, (const struct sockaddr *)&address, length) != 0) {
+    (void)close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+/* How the node sees it, by now that it is connected. */
+static void find_name(stranger *s)
+{
+  struct sockaddr_storage storage;
+  socklen_t length = sizeof(storage);
+  kvf_address address;
+  char text[KVF_ADDRESS_TEXT_BYTES];
+  assert_true(s->fd >= 0);
+  assert_int_equal(getsockname(s->fd, (struct sockaddr *)&storage, &length), 0);
+  assert_true(kvf_address_from_sockaddr(&storage, &address));
+  kvf_address_format(&address, text);
+  (void)snprintf(s->name, sizeof(s->name), "%.31s", text);
+}
+
+stranger stranger_connect_data(const stranger *session)
+{
+  stranger data = {.fd = stranger_dial(session->data)};
+  find_name(&data);
+  return data;
+}
+
+void stranger_connect(stranger *s, kvf_address to, const char *key)
+{
+  memset(s, 0, sizeof(*s));
+  s->role = KVF_ROLE_RANK;
+  if (key != NULL) {
+    s->key.bytes = strlen(key);
+    memcpy(s->key.data, key, s->key.bytes);
+  }
+  s->fd = stranger_dial(to);
+  find_name(s);
+}
+
+void stranger_close(stranger *s)
+{
+  (void)close(s->fd);
+  s->fd = -1;
+}
+
+void stranger_reset(stranger *s)
+{
+  peer_reset(s->fd);
+  s->fd = -1;
+}
+
+void stranger_hello(stranger *s)
+{
+  kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION, .version_max = KVF_PROTOCOL_VERSION, .role = s->role};
+  memset(&hello.client, 's', sizeof(hello.client));
+  assert_int_equal(kvf_handshake_key_id(&s->key, hello.key_id), KVF_OK);
+  assert_int_equal(kvf_hello_encode(&hello, s->hello, sizeof(s->hello), &s->hello_bytes), KVF_OK);
+  peer_send_frame(s->fd, KVF_FRAME_HELLO, s->hello, s->hello_bytes);
+}
+
+void stranger_challenge(stranger *s)
+{
+  kvf_challenge challenge;
+  s->challenge_bytes = peer_receive_frame(s->fd, KVF_FRAME_CHALLENGE, s->challenge, sizeof(s->challenge));
+  assert_int_equal(kvf_challenge_decode(s->challenge, s->challenge_bytes, &challenge), KVF_OK);
+}
+
+static void add_field(kvf_proof *proof, const char *name, const char *value)
+{
+  kvf_identity_field *field = &proof->identity[proof->identity_count++];
+  (void)snprintf(field->name, sizeof(field->name), "%s", name);
+  (void)snprintf(field->value, sizeof(field->value), "%s", value);
+}
+
+void stranger_proof(stranger *s, const char *model, uint32_t block_tokens)
+{
+  kvf_proof proof = {0};
+  char tokens[16];
+  (void)snprintf(tokens, sizeof(tokens), "%u", block_tokens);
+  add_field(&proof, "model", model);
+  add_field(&proof, "block_tokens", tokens);
+  assert_int_equal(
+      kvf_handshake_client_proof(&s->key, s->hello, s->hello_bytes, s->challenge, s->challenge_bytes, proof.proof),
+      KVF_OK);
+  SEND(s->fd, KVF_FRAME_PROOF, proof, &proof);
+}
+
+static void hear_welcome(stranger *s)
+{
+  uint8_t *body = allocate(KVF_FRAME_BODY_BYTES_MAX);
+  kvf_welcome welcome;
+  size_t bytes = peer_receive_frame(s->fd, KVF_FRAME_WELCOME, body, KVF_FRAME_BODY_BYTES_MAX);
+  assert_int_equal(kvf_welcome_decode(body, bytes, &welcome), KVF_OK);
+  s->session_id = welcome.session_id;
+  for (size_t i = 0; i < welcome.transports_count; i++) {
+    if (strcmp(welcome.transports[i].name, "tcp") == 0) {
+      s->data = peer_data_port(welcome.transports[i].description, welcome.transports[i].description_bytes);
+    }
+  }
+  kvf_welcome_free(&welcome);
+  free(body);
+}
+
+void stranger_shake_hands(stranger *s)
+{
+  stranger_hello(s);
+  stranger_challenge(s);
+  stranger_proof(s, "test", PAIR_BLOCK_TOKENS);
+  hear_welcome(s);
+}
+
+void stranger_open(stranger *s, kvf_address to, const char *key)
+{
+  stranger_connect(s, to, key);
+  stranger_shake_hands(s);
+}
+
+kvf_key stranger_session_key(const stranger *s)
+{
+  kvf_key key;
+  assert_int_equal(kvf_handshake_session_key(&s->key, s->hello, s->hello_bytes, s->challenge, s->challenge_bytes, &key),
+                   KVF_OK);
+  return key;
+}
+
+kvf_refused stranger_expect_refused(stranger *s)
+{
+  kvf_refused refused;
+  RECEIVE(s->fd, KVF_FRAME_REFUSED, refused, &refused);
+  peer_expect_closed(s->fd);
+  return refused;
+}
+
+void stranger_key_file(const char *key, char path[64])
+{
+  (void)snprintf(path, 64, "stranger.XXXXXX");
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  assert_int_equal(write(fd, key, strlen(key)), (ssize_t)strlen(key));
+  (void)close(fd);
 }
