@@ -59,12 +59,29 @@ def test_examples_name_a_policy():
     assert {one for one in examples if '"kv_load_failure_policy": "recompute"' not in one} == set()
 
 
+def headings(page: Path) -> set[str]:
+    """What the links to a page have behind `#`."""
+    lines = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+def broken(page: Path, link: str) -> str | None:
+    target, _, part = link.partition("#")
+    found = (page.parent / target).resolve() if target else page
+    if not found.exists():
+        return "there is no such file"
+    if part and found.suffix == ".md" and part not in headings(found):
+        return f"{found.name} has no such heading"
+    return None
+
+
 def test_links_lead_somewhere():
     pages = [page for folder in ("docs", "examples", "python", "src", "tests", "tools") for page in (ROOT / folder).rglob("*.md")]
     assert len(pages) > 30
-    for path in [ROOT / "README.md", *pages]:
-        for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
-            assert target.startswith("http") or (path.parent / target).exists(), f"{path.relative_to(ROOT)}: {target}"
+    links = [(page, link) for page in [*ROOT.glob("*.md"), *pages]
+             for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if not link.startswith("http")]
+    missing = [f"{page.relative_to(ROOT)}: the link to {link} is broken: {why}" for page, link in links if (why := broken(page, link))]
+    assert not missing, "\n".join(missing)
 
 
 def rows(name: str) -> list[str]:

@@ -227,6 +227,38 @@ def versions(root):
         yield f"meson.build:1: version {in_build}, but KVF_VERSION_TEXT is {in_header}"
 
 
+def table_rows(root, name, macros):
+    """What the rows of a table in src/base/NAME begin with."""
+    text = code_of((root / "src/base" / name).read_text(encoding="utf-8"))
+    return set(re.findall(rf"\b(?:{macros})\(\s*(\w+),", text))
+
+
+def statuses_have_rows(root):
+    named = set(re.findall(r"^  (KVF_\w+) = -?\d", (root / "include/kvferry/status.h").read_text(encoding="utf-8"), re.M))
+    for status in sorted(named - table_rows(root, "status.c", "STATUS")):
+        yield f"include/kvferry/status.h: {status} has no row in the table of src/base/status.c"
+
+
+# Fields that no option of their name sets; the first are for src/base alone.
+IN_BASE = {"struct_bytes", "options_gone"}
+NO_OPTIONS = IN_BASE | {"identity_fields", "identity", "log", "log_context", "listen_source", "listen_other"}
+
+
+def options_are_whole(root):
+    """A field of kvf_config has an option that sets it, and code above src/base that reads it."""
+    text = code_of((root / "include/kvferry/config.h").read_text(encoding="utf-8"))
+    body = re.search(r"struct kvf_config \{(.*?)\n\}", text, re.S).group(1)
+    fields = re.findall(r"(\w+)(?:\[[^]]*\])?;", body)
+    code = "\n".join(code_of(text) for _, name, text in c_files(root, "src") if name.parts[1] != "base")
+    read = set(re.findall(r"\b(?:config|options)(?:->|\.)(\w+)\b(?!\s*=[^=])", code))
+    rows = table_rows(root, "options.c", "NUMBER|TEXT|CHOICE")
+    for field in fields:
+        if field not in rows | NO_OPTIONS:
+            yield f"include/kvferry/config.h: the field {field} has no row in the table of src/base/options.c"
+        if field not in read | IN_BASE:
+            yield f"include/kvferry/config.h: the field {field} is read nowhere: no code above src/base has config->{field}"
+
+
 def formatting(root):
     formatter = shutil.which("clang-format-19")
     if formatter is None:
@@ -251,5 +283,7 @@ RULES = [
     first_lines,
     file_lengths,
     versions,
+    statuses_have_rows,
+    options_are_whole,
     formatting,
 ]

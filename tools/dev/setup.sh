@@ -3,7 +3,7 @@
 #   packages -> venv -> C build         setup_c
 #                    -> dist            setup_dist
 #                    -> engine, models  setup_all
-#                    -> wheel           setup_all
+#                    -> wheel           setup_package, setup_all
 #                       -> mutants      setup_planted
 # Needs common.sh.
 
@@ -351,6 +351,12 @@ locked() {
 setup_c() {
   PATH=$PWD/.venv/bin:$PATH
   locked eval 'setup_packages; setup_venv'
+}
+
+# The Python package alone.
+setup_package() {
+  PATH=$PWD/.venv/bin:$PATH
+  locked eval 'setup_packages; setup_venv; setup_wheel'
 }
 
 setup_all() {

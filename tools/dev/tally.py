@@ -37,6 +37,8 @@ def read_step(code: int, reports: str) -> tuple[Count, list[str]]:
     """A step that failed counts at least one failure, also when it wrote no report."""
     if reports == "-":
         return Count(int(code == 0), int(code != 0), 0), []
+    if code != 0 and not any(Path(each).exists() for each in reports.split()):
+        return Count(0, 1, 0), ["before any test ran: the build, or the set-up, as its own output says further up"]
     counts, failures = zip(*(read(Path(each)) for each in reports.split()))
     counted = Count(*map(sum, zip(*counts)))
     return counted if code == 0 or counted.failed else counted._replace(failed=1), sum(failures, [])
