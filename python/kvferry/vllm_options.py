@@ -6,7 +6,7 @@ TABLE = (
     ("error_status", "500", "500 or 503", "HTTP status of the error that the client of a failed request gets."),
     ("weights_id", "(none)", "a text", "Names the weights where kvferry cannot see their files: the same on all engines that have them."),
     ("weights_digest", "read", "read or trust", "Whether an engine starts with the digests that a file beside its weights names."),
-    ("carry_drafts", "true", "true or false", "Whether the KV of draft models is carried: the same on both sides."),
+    ("carry_drafts", "true", "true or false, also on or off", "Whether the KV of draft models is carried: the same on both sides."),
     ("loads_in_flight", "256", "a whole number, 1 or more", "Most loads under way on a decode engine; others wait in vLLM's queue."),
     ("load_bytes_in_flight", "(the engine's pool)", "a whole number, 1 or more", "Most bytes a rank of loads under way."),
     ("lease_wait_ms", "0", "a whole number, 0 or more", "How long a prompt waits for its lease before it is computed."),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvferry import Error, Node
+from kvferry import Error, Node, _kvferry
 
 OF_ENGINE = ("rank", "ranks", "block_tokens", "group_block_tokens")  # options that follow from the engine's own configuration
+
+
+SWITCH = {"true": True, "on": True, "false": False, "off": False}
 
 
 class ConfigError(ValueError):
@@ -43,6 +46,12 @@ class Options:
             raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be {" or ".join(allowed)}')
         return given
 
+    def switch(self, name: str, default: bool) -> bool:
+        given = option_text(self._given.get(name, default))
+        if given not in SWITCH:
+            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be true or false, also on or off')
+        return SWITCH[given]
+
     def count(self, name: str, default: int, least: int = 1, most: int | None = None) -> int:
         given = option_text(self._given.get(name, default))
         if not given.isascii() or not given.isdigit() or int(given) < least or most is not None and int(given) > most:
@@ -55,6 +64,14 @@ class Options:
         if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
             raise ConfigError(f"{self.where}: {name} is a list of names")
         return set(given)
+
+
+def check_options(options: dict[str, str], where: str) -> None:
+    """Names and values. A check of no address looks at nothing else."""
+    try:
+        _kvferry.check_node("", options)
+    except Error as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def open_node(options: dict[str, str], identity: dict[str, str], where: str, index: int | None = None) -> Node:
