@@ -92,6 +92,8 @@ FAILS = {
     "errors, as the policy says": (P_WELL, failed("lease_expired") | {'verdicts_total{action="fail"}': 40},
                                    "5 load .*lease_expired 40; policy fail: 40 requests ended with an error: "),
     "errors of a budget": (P_WELL, D_WELL | {'verdicts_total{action="fail"}': 20}, "6 all     policy_fail: 20 requests of 60 ended with an error"),
+}
+LESS = {
     "short prompts": (P_WELL, D_WELL | {"vllm:request_prompt_tokens_sum": 200}, "6 all     short_prompts: a prompt has 20 tokens on average, a block 32"),
     "D's own cache": (P_WELL, D_WELL | {'vllm:prompt_tokens_by_source_total{source="local_cache_hit"}': 901}, "6 all     own_cache: .* 901 were in"),
 }
@@ -100,6 +102,11 @@ FAILS = {
 @pytest.mark.parametrize("p, d, said", FAILS.values(), ids=FAILS)
 def test_the_first_step_that_fails(serve: Serve, capsys: pytest.CaptureFixture[str], p: Counts, d: Counts, said: str) -> None:
     assert re.match("FAIL  " + said, first(serve, capsys, p, d))
+
+
+@pytest.mark.parametrize("p, d, said", LESS.values(), ids=LESS)
+def test_less_than_it_looks(serve: Serve, capsys: pytest.CaptureFixture[str], p: Counts, d: Counts, said: str) -> None:
+    assert re.match("less  " + said, first(serve, capsys, p, d))
 
 
 def test_the_first_of_several(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,8 @@ from .table import OF_VLLM, Step
 
 TOLERATED = 0.05
 """The share of prompts, tickets or loads that may go another way in a step that is well."""
-OK, FAIL, UNKNOWN = "ok", "FAIL", "?"
+OK, LESS, FAIL, UNKNOWN = "ok", "less", "FAIL", "?"
+"""LESS: nothing fails, and less is loaded than one may think."""
 
 
 class Line(NamedTuple):
@@ -241,10 +242,10 @@ def all_of_it(p: Side, d: Side) -> Line:
                     remedy_of(step, "policy_fail"))
     block, prompt = block_tokens(d), share(d.total("vllm:" + OF_VLLM["tokens"]), d.total("vllm:" + OF_VLLM["prompts"]))
     if 0 < prompt < block:
-        return Line(FAIL, step, f"short_prompts: a prompt has {number(prompt)} tokens on average, a block {number(block)}; {text}",
+        return Line(LESS, step, f"short_prompts: a prompt has {number(prompt)} tokens on average, a block {number(block)}; {text}",
                     remedy_of(step, "short_prompts"))
     if ours > loaded:
-        return Line(FAIL, step, f"own_cache: {text}", remedy_of(step, "own_cache"))
+        return Line(LESS, step, f"own_cache: {text}", remedy_of(step, "own_cache"))
     if missing:
         return unknown(step, f"D's page has no {', '.join(missing)}, which say how many tokens were loaded")
     return Line(OK, step, text)
@@ -298,9 +299,9 @@ def with_errors(line: Line, failed: float) -> Line:
 
 
 def verdict(made: list[Line]) -> Line:
-    """The first line: the first step that fails, or that all is well."""
-    failing = next((line for line in made if line.level == FAIL), None)
-    if failing is not None:
-        return failing
+    """The first line: the first step that fails, or else the one in which less is loaded, or that all is well."""
+    for level in (FAIL, LESS):
+        if found := [line for line in made if line.level == level]:
+            return found[0]
     said = "; ".join(line.text for line in made if line.step in (table.LOAD, table.ALL) and line.level == OK)
     return Line(OK, table.ALL, f"no step fails: {said or 'see what is missing below'}")
