@@ -63,4 +63,4 @@ def _begin_to_read(vllm_config: VllmConfig) -> None:
         try:
             begin_beside_load(vllm_config, options)
         except ValueError as error:
-            raise ConfigError(f"{EXTRA}: {error}") from error
+            raise ConfigError(f"{EXTRA}: {error}") from None

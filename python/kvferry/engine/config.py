@@ -71,7 +71,7 @@ def check_options(options: dict[str, str], where: str) -> None:
     try:
         _kvferry.check_node("", options)
     except Error as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def open_node(options: dict[str, str], identity: dict[str, str], where: str, index: int | None = None) -> Node:
@@ -81,4 +81,4 @@ def open_node(options: dict[str, str], identity: dict[str, str], where: str, ind
     try:
         return Node(options, identity, index or 0)
     except Error as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from None
