@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import http.client
 import importlib.util
 import itertools
 import os
@@ -14,6 +15,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,8 @@ MACHINE_PID_NAMESPACE = "pid:[4026531836]"
 PR_SET_PTRACER = 0x59616d61
 PTRACER_ANY = ctypes.c_ulong(-1)
 HANDSHAKE_TIMEOUT_MS = "5000"
+HTTP_TIMEOUT_S = 2.0
+NO_KEY = "you gave no key: --key-file FILE"
 WAYS_OUT = {
     "peer_down": "start the engine; open the port in firewalls",
     "handshake_refused": "give both nodes the same key_file, and the same option tls",
@@ -46,8 +50,8 @@ class Finding(NamedTuple):
     way_out: str = ""
 
     def line(self) -> str:
-        tail = f": {self.way_out}" if self.way_out else ""
-        return f"{LEVELS[self.level]:4}  {self.subject:10} {self.text}{tail}"
+        text = f"{self.text.rstrip('.')}: {self.way_out}" if self.way_out else self.text
+        return f"{LEVELS[self.level]:4}  {self.subject:10} {text}"
 
 
 def verdict(findings: list[Finding]) -> int:
@@ -338,15 +342,46 @@ def check_transports(offered: list[str], host: str) -> Finding:
     return Finding(OK, "transports", text)
 
 
+def speaks_http(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with closing(http.client.HTTPConnection(host.strip("[]"), int(port), timeout=HTTP_TIMEOUT_S)) as connection:
+            connection.request("GET", "/health")
+            connection.getresponse()
+        return True
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def way_out_of_address(address: str) -> str:
+    """Of one that names no place."""
+    port = address.rpartition(":")[2]
+    if not port.isdigit() or not 0 < int(port) <= 65535:
+        return "give HOST:PORT with a port of 1 to 65535"
+    return "is the host's name right, and known here?"
+
+
+def way_out_of_handshake(reason: str, address: str, options: dict[str, str]) -> str:
+    if reason == "handshake_refused" and not options.get("key_file"):
+        return NO_KEY
+    if reason in ("protocol", "handshake_timeout") and speaks_http(address):
+        return "this is an HTTP server: give the control address of a rank, which D's log names (peer HOST:PORT)"
+    return WAYS_OUT.get(reason, "")
+
+
 def check_node(address: str, options: dict[str, str]) -> list[Finding]:
     status, message, found = _kvferry.check_node(address, {**options, "handshake_timeout_ms": HANDSHAKE_TIMEOUT_MS})
     reason = _kvferry.status_name(status)
     host = found["address"].rpartition(":")[0].strip("[]")
-    failed = Finding(FAIL, "handshake", f"{reason}: {message}", WAYS_OUT.get(reason, ""))
-    if status == _kvferry.INVALID and found["address"]:
-        return [failed._replace(way_out="name the engines' key by --key-file")]
+    reach = Finding(FAIL, "reach", f"{address}: {message}", WAYS_OUT["peer_down"])
+    if not found["address"]:
+        return [reach._replace(way_out=way_out_of_address(address))]
+    if status == _kvferry.INVALID:
+        way_out = "name a key file that this user can read: --key-file FILE" if options.get("key_file") else NO_KEY
+        return [Finding(FAIL, "key", message, way_out)]
     if not found["connect_ns"]:
-        return [failed._replace(subject="reach", text=f"{address}: {message}", way_out=WAYS_OUT["peer_down"])]
+        return [reach]
+    failed = Finding(FAIL, "handshake", f"{reason}: {message}", way_out_of_handshake(reason, found["address"], options))
     findings = [Finding(OK, "reach", f"{address}, connected in {found['connect_ns'] / 1e6:.2f} ms")]
     if not found["handshake_ns"]:
         return [*findings, failed]

@@ -31,6 +31,24 @@ def run_top(arguments: argparse.Namespace) -> int:
     return run(arguments.urls, arguments.interval, arguments.once)
 
 
+def run_why(arguments: argparse.Namespace) -> int:
+    from .why.main import run
+
+    return run(arguments.urls, arguments.since, print)
+
+
+def run_options(arguments: argparse.Namespace) -> int:
+    from .explain import options
+
+    return options(arguments.name, print)
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    from .explain import reason
+
+    return reason(arguments.reason, print)
+
+
 def run_check(arguments: argparse.Namespace) -> int:
     from .check import run
 
@@ -100,6 +118,24 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     top.add_argument("--once", action="store_true",
                      help="look twice, print one frame and end: status 0 if all engines answered, 1 if not")
     top.set_defaults(run=run_top)
+
+    why = commands.add_parser("why", help="prompts are recomputed on D: which step fails first, and what to do",
+                              description="Reads engines' /metrics and judges the steps from P's ticket to D's load. The first line is the first "
+                                          "step that fails, with its numbers and its remedy. Exit status: 0 none fails, 1 one does, 2 an engine "
+                                          "cannot be read.")
+    why.add_argument("urls", nargs="+", metavar="URL", help="API servers of P and D, in any order: HOST:PORT or URL; or Ray's metrics port")
+    why.add_argument("--since", type=SECONDS, metavar="SECONDS", help="look twice, and judge what was counted in between (default: since "
+                                                                      "the engines' start)")
+    why.set_defaults(run=run_why)
+
+    options = commands.add_parser("options", help="what options there are", description="Prints the table of options, or one of them.")
+    options.add_argument("name", nargs="?", metavar="NAME", help="an option (default: all, without their meaning)")
+    options.set_defaults(run=run_options)
+
+    explain = commands.add_parser("explain", help="what a reason of metrics, logs and errors means",
+                                  description="Prints what a reason means, what may be done about it, and in which step it shows.")
+    explain.add_argument("reason", nargs="?", metavar="REASON", help="such as lease_expired (default: all of them)")
+    explain.set_defaults(run=run_explain)
 
     key = commands.add_parser("key", help="make a shared key",
                               description="Writes a random key to a new file that its owner alone can read, and prints the file's path and "

@@ -1,6 +1,6 @@
 """The metrics that an engine with kvferry shows, and the numbers of the library that each is made of.
 
-docs/metrics.md is this table. It imports nothing, so that tools can read it without an engine.
+The tables of docs/metrics.md are this one. It imports nothing, so that tools can read it without an engine.
 """
 
 from __future__ import annotations
@@ -109,6 +109,21 @@ PEER_GAUGES = (
            ("last_failure",), ("peer", "reason")),
 )
 
+GROUPS = {
+    "The four that matter first": ("requests", "loads", "load_failures", "recomputed_tokens"),
+    "Tickets and requests": ("no_tickets", "not_loaded", "verdicts", "requests_open", "oldest_waiting_timestamp_seconds"),
+    "Loads": (
+        "loaded_bytes", "loaded_blocks", "verified_blocks", "checksum_mismatches", "load_retries", "source_switches", "load_stalls", "loads_open",
+        "last_load_timestamp_seconds", "load_seconds", "load_bytes", "detection_seconds", "device_copy_seconds", "device_posting_seconds"),
+    "Leases, on prefill engines": (
+        "leases_published", "leases_ended", "late_acknowledgements", "leases", "leases_untaken", "pinned_tokens", "pinned_bytes",
+        "oldest_lease_timestamp_seconds"),
+    "Connections": ("peer_dials", "peer_handshakes", "sessions_open", "sessions_refused", "sessions_dropped", "data_connections_ended"),
+    "Each peer": tuple(metric.name for metric in PEER_COUNTERS + PEER_GAUGES),
+}
+"""Names by what one looks for, as docs/metrics.md shows them; all others are about the engine's state."""
+OTHERS = "The engine's state"
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BYTES = tuple(float(65536 * 4**i) for i in range(10))
 
@@ -128,3 +143,10 @@ def names() -> list[tuple[str, str, Metric]]:
     return ([(f"{PREFIX}{metric.name}_total", "counter", metric) for metric in COUNTERS + PEER_COUNTERS]
             + [(PREFIX + metric.name, "gauge", metric) for metric in GAUGES + PEER_GAUGES]
             + [(PREFIX + metric.name, "histogram", metric) for metric in HISTOGRAMS])
+
+
+def groups() -> dict[str, list[tuple[str, str, Metric]]]:
+    """names(), by group and in the group's order."""
+    rows = {row[2].name: row for row in names()}
+    made = {title: [rows.pop(name) for name in group] for title, group in GROUPS.items()}
+    return made | {OTHERS: list(rows.values())}

@@ -5,7 +5,6 @@ Not in kvferry.vllm, whose import brings in much of vLLM: the connector is impor
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kvferry.engine.wrapping import wrap
@@ -53,11 +52,15 @@ def _begin_to_read(vllm_config: VllmConfig) -> None:
     own = own_config(vllm_config.kv_transfer_config)
     if own is not None:
         from kvferry.vllm import log_as_vllm
-        from kvferry.vllm.config import check_engine
+        from kvferry.engine.config import ConfigError
+        from kvferry.vllm.config import check_engine, check_options
         from kvferry.vllm.content.weights import begin_beside_load
 
         log_as_vllm()
         options = own.get(EXTRA) or {}
         check_engine(vllm_config, options)
-        with suppress(ValueError):  # the connector says it, once
+        check_options(vllm_config, options)
+        try:
             begin_beside_load(vllm_config, options)
+        except ValueError as error:
+            raise ConfigError(f"{EXTRA}: {error}") from None

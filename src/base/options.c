@@ -292,7 +292,7 @@ static const kvf_option table[] = {
          "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
     TEXT(peers, is_peers, "", "empty, or at most 64 of HOST:PORT, comma-separated",
          "Producers' nodes to connect to before the first request needs them."),
-    CHOICE(checksum, switch_names, "off", "off or on",
+    CHOICE(checksum, switch_names, "off", "off or on, also false or true",
            "Checksums of blocks: made of those that this node publishes, and compared for those that it loads. "
            "A part then has one row, and a region of its own."),
     NUMBER(connections_max, "", 1024, 1, 65536,
@@ -367,6 +367,15 @@ static const kvf_option table[] = {
 #define GONE_COUNT 5 /* the last: a bit of options_gone each */
 #define TABLE_COUNT (ROWS - GONE_COUNT)
 
+/* A switch may be given by JSON's words. */
+static const char *word_of_ours(const kvf_option *option, const char *value)
+{
+  if (option->names == switch_names && (strcmp(value, "true") == 0 || strcmp(value, "false") == 0)) {
+    return switch_names[value[0] == 't'];
+  }
+  return value;
+}
+
 /* Writes the option's value into `config`; false, and nothing written, if it is not allowed. */
 static bool store(const kvf_option *option, kvf_config *config, const char *value)
 {
@@ -386,6 +395,7 @@ static bool store(const kvf_option *option, kvf_config *config, const char *valu
       return false;
     }
   } else {
+    value = word_of_ours(option, value);
     int found = find_name(option->names, option->max + 1, value, strlen(value));
     if (found < 0) {
       return false;

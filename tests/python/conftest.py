@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from engines import Engine
 from kvferry.engine import boundary
+from pages import RECORDED, Serve
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +46,35 @@ def engine() -> Iterator[Callable[..., Engine]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """A server that gives these answers one after the other, then the last one for ever."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(*answers: str | bytes | int, wait_s: float = 0.0) -> str:
+        left = list(answers)
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer = left.pop(0) if len(left) > 1 else left[0]
+                time.sleep(wait_s)
+                self.send_response(answer if isinstance(answer, int) else 200 if self.path == "/metrics" else 404)
+                self.end_headers()
+                if isinstance(answer, str):
+                    self.wfile.write((RECORDED / answer).read_bytes())
+                elif isinstance(answer, bytes):
+                    self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.02,), daemon=True).start()
+        return f"127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()

@@ -264,12 +264,38 @@ def test_something_else_is_there(capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main(["check", f"127.0.0.1:{server.getsockname()[1]}"]) == check.FAIL
         server.shutdown(socket.SHUT_RDWR)
     thread.join(5)
-    assert lines_of(capsys.readouterr().out)["handshake"].startswith("FAIL")
+    said = lines_of(capsys.readouterr().out)["handshake"]
+    assert said.startswith("FAIL") and "this is an HTTP server: give the control address of a rank" in said and ".:" not in said
 
 
-@pytest.mark.parametrize("address", ["host", "127.0.0.1:0", "127.0.0.1:x", "127.0.0.1:70000"])
-def test_a_bad_address(address: str) -> None:
+def test_a_server_that_says_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "HANDSHAKE_TIMEOUT_MS", "100")
+    monkeypatch.setattr(check, "HTTP_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert cli.main(["check", f"127.0.0.1:{server.getsockname()[1]}"]) == check.FAIL
+    assert "handshake_timeout_ms: is it a kvferry node" in lines_of(capsys.readouterr().out)["handshake"]
+
+
+@pytest.mark.parametrize("address, way_out", [
+    ("host", "HOST:PORT"), ("127.0.0.1:0", "a port of 1 to 65535"), ("127.0.0.1:x", "a port of 1 to 65535"), ("127.0.0.1:70000", "a port of 1 to 65535"),
+    ("nohost.invalid:7000", "is the host's name right")])
+def test_a_bad_address(capsys: pytest.CaptureFixture[str], address: str, way_out: str) -> None:
     assert cli.main(["check", address]) == check.FAIL
+    said = lines_of(capsys.readouterr().out)["reach"]
+    assert way_out in said and "firewalls" not in said
+
+
+@pytest.mark.parametrize("tls, what", [("never", "handshake"), ("off_loopback", "handshake"), ("always", "key")])
+def test_without_the_node_s_key(node: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str], tls: str, what: str) -> None:
+    address = node(key_file=key_file(tmp_path, "a"), tls=tls)
+    assert cli.main(["check", address, "--tls", tls]) == check.FAIL
+    assert lines_of(capsys.readouterr().out)[what].endswith(": you gave no key: --key-file FILE")
+
+
+def test_a_key_file_that_cannot_be_read(node: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", node(), "--key-file", "/nonexistent"]) == check.FAIL
+    said = lines_of(capsys.readouterr().out)["key"]
+    assert "No such file" in said and said.endswith(": name a key file that this user can read: --key-file FILE")
 
 
 # ---- the command ----

@@ -16,7 +16,7 @@ from kvferry.vllm import versions
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/dev"))
 from pd.releases import SUPPORTED
-from tables import DOCS, README, operator_rule, releases_in, tables, with_table
+from tables import DOCS, README, operator_rule, parts, releases_in, tables, with_part, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
@@ -24,6 +24,12 @@ DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 def test_tables(name: str) -> None:
     text = (DOCS / name).read_text()
     assert with_table(text, tables()[name]) == text, "run ./dev tables"
+
+
+@pytest.mark.parametrize("name", parts())
+def test_parts(name: str) -> None:
+    text = (DOCS / name).read_text()
+    assert with_part(text, parts()[name]) == text, "run ./dev tables"
 
 
 def test_the_operator_has_the_same_alerts():
@@ -168,8 +174,8 @@ def test_the_dashboard_finds_each_stack_s_names_and_chooses_by_pod_namespace_mod
 # ---- who reads a metric ----
 
 READERS = [DASHBOARD, ROOT / "deploy/prometheus/kvferry.rules.yml", DOCS / "alerts.md",
-           ROOT / "python/kvferry/leave.py", *(ROOT / "python/kvferry/top").glob("*.py")]
-"""Panels, alerts, their entries in the runbook, `kvferry ready` and `kvferry top`; a table of all metrics is no reader."""
+           ROOT / "python/kvferry/leave.py", *(ROOT / "python/kvferry/top").glob("*.py"), *(ROOT / "python/kvferry/why").glob("*.py")]
+"""Panels, alerts, their entries in the runbook, `kvferry ready`, `kvferry top`, `kvferry why`; a table of all metrics is no reader."""
 OLD_MAX = 50
 NEW = {"leases_untaken", "pinned_tokens", "pinned_bytes", "oldest_lease_timestamp_seconds", "oldest_waiting_timestamp_seconds",
        "last_load_timestamp_seconds"}

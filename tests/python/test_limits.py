@@ -89,11 +89,18 @@ def test_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch, begun: list
                *(start(with_parallel(**{name: 2})) for name in parallel), start(beside_nixl, kv_connector="MultiConnector"),
                start(routed)]
     assert [message(load, ValueError) for load in refused] == documented("Before the model is loaded")
+    assert message(start(vllm_config(options={"lease_ttl_ms": -1})), config.ConfigError) in documented("Options")
     assert begun == []
     for platform in (config.current_platform, GPU):
         engine = vllm_config(ranks=16)
         start(engine, platform)()
         assert begun.pop() is engine and begun == []
+
+
+def test_a_name_of_weights_that_is_none() -> None:
+    engine = vllm_config(options={"weights_id": ""})
+    vars(engine.kv_transfer_config).update(kv_connector="KVFerryConnector", kv_connector_module_path=None)
+    assert message(lambda: vllm_plugin._begin_to_read(engine), config.ConfigError) in documented("Options")
 
 
 def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +162,10 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         config.drain_grace_ms(engine)
         config.open_node(engine, kv_cache_config(), 0).close()
 
+    def early(**options: Any) -> None:
+        """Before the model is loaded."""
+        config.check_options(vllm_config(), options)
+
     given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
              {"listen": "0.0.0.0", "key_file": str(key)},
@@ -168,6 +179,11 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         taken.listen()
         assert [message(lambda: start(**options), config.ConfigError) for options in given] == documented("Options")
         start(listen="127.0.0.77:7000-7099")
+        late = {"ucx_library", "weights_id"}
+        assert [message(lambda: early(**options), config.ConfigError) for options in given if not late & options.keys()] == [
+            text for text, options in zip(documented("Options"), given) if not late & options.keys()]
+        assert "No such file" in message(lambda: early(key_file="/nonexistent"), config.ConfigError)
+        early(listen="127.0.0.77:7000-7099")
     start(lease_ttl_ms=2000, error_status=503, carry_drafts=False, loads_in_flight=2, load_bytes_in_flight="1000000", lease_wait_ms=500,
           drain_grace_ms=0, require=["tcp"], rpcs_that_keep_weights=["one"], weights_digest="trust")
 

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
+
+from pages import RECORDED, Serve
 
 pytest.importorskip("rich")
 pytest.importorskip("prometheus_client")
@@ -25,40 +25,6 @@ from kvferry import cli  # noqa: E402
 from kvferry.metric_table import PREFIX, VLLM_PREFIX  # noqa: E402
 from kvferry.top import rows, scrape  # noqa: E402
 
-RECORDED = Path(__file__).parent / "recorded"
-Serve = Callable[..., str]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """A server that gives these answers one after the other, then the last one for ever."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(*answers: str | bytes | int, wait_s: float = 0.0) -> str:
-        left = list(answers)
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer = left.pop(0) if len(left) > 1 else left[0]
-                time.sleep(wait_s)
-                self.send_response(answer if isinstance(answer, int) else 200 if self.path == "/metrics" else 404)
-                self.end_headers()
-                if isinstance(answer, str):
-                    self.wfile.write((RECORDED / answer).read_bytes())
-                elif isinstance(answer, bytes):
-                    self.wfile.write(answer)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"127.0.0.1:{servers[-1].server_address[1]}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
 
 
 def once(*urls: str, interval: str = "0.2") -> tuple[int, str]:
@@ -126,6 +92,19 @@ def test_no_engine() -> None:
         held.bind(("127.0.0.1", 0))
         status, shown = once(f"127.0.0.1:{held.getsockname()[1]}")
     assert status == 1 and "connection refused" in shown and "not up" in shown
+
+
+def test_what_is_no_http_server_prints_no_bytes_of_its_own() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def answer() -> None:
+            other, _ = server.accept()
+            with other:
+                other.sendall(b"P\x01\xcd\xfeKnot a frame\r\n")
+        thread = threading.Thread(target=answer)
+        thread.start()
+        trouble = scrape.take(scrape.metrics_url(f"127.0.0.1:{server.getsockname()[1]}"), 5.0).trouble
+        thread.join()
+    assert trouble == "it does not speak HTTP: is this the port of a vLLM API server?"
 
 
 def test_an_engine_that_hangs_keeps_nobody_waiting(serve: Serve) -> None:

@@ -1,5 +1,5 @@
-"""The tables of the documents that are the code's own: of options, metrics, reasons, and families of models. That of vLLM's
-releases is of the last kept run of their tests (tests/e2e/releases). And the alerts once more, as Prometheus' operator has them."""
+"""The tables of the documents that are the code's own: of options, metrics, reasons, steps of why.md, and families of models. That
+of vLLM's releases is of the last kept run of their tests (tests/e2e/releases). And the alerts once more, as Prometheus' operator has them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 from kvferry import _kvferry, metric_table
+from kvferry.why import table as why
 from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -34,9 +35,6 @@ def tables() -> dict[str, list[str]]:
         "options.md": [
             f"| `{name}` | {unit or '–'} | {initial or '(none)'} | {allowed} | {meaning} |"
             for name, unit, initial, allowed, meaning in _kvferry.options()],
-        "metrics.md": [
-            f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |"
-            for name, kind, metric in metric_table.names()],
         "reasons.md": [
             f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
             for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
@@ -52,6 +50,55 @@ def with_table(text: str, rows: list[str]) -> str:
     start = next(i for i, line in enumerate(lines, 1) if line.startswith("|---") and lines[i].startswith("| `"))
     end = next((i for i, line in enumerate(lines[start:], start) if not line.startswith("| `")), len(lines))
     return "".join([*lines[:start], *(row + "\n" for row in rows), *lines[end:]])
+
+
+BEGIN, END = "<!-- made by ./dev tables -->\n", "<!-- end -->\n"
+WIDTH = 100
+
+
+def parts() -> dict[str, str]:
+    """What stands in each document between BEGIN and END."""
+    return {"metrics.md": metric_groups(), "reasons.md": connector_causes(), "why.md": "\n".join(map(why_step, why.STEPS))}
+
+
+def with_part(text: str, part: str) -> str:
+    head, _, rest = text.partition(BEGIN)
+    return head + BEGIN + part + END + rest.partition(END)[2]
+
+
+def metric_groups() -> str:
+    def row(name: str, kind: str, metric: metric_table.Metric) -> str:
+        return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |\n"
+    head = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
+    return "\n".join(f"## {title}\n\n{head}{''.join(row(*one) for one in group)}" for title, group in metric_table.groups().items())
+
+
+def connector_causes() -> str:
+    head = "| cause | no ticket | not loaded | meaning |\n|---|---|---|---|\n"
+    return head + "".join(f"| `{name}` | {yes(name in why.TICKETS.causes)} | {yes(name in why.USE.causes)} | {cause.meaning} |\n"
+                          for name, cause in why.causes_of_connector().items())
+
+
+def filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def why_step(step: why.Step) -> str:
+    """What a cause means is said here where reasons.md does not."""
+    known = {status[0] for status in _kvferry.reasons()} | why.causes_of_connector().keys()
+    metrics = ", ".join(f"`{metric_table.PREFIX}{name}`" for name in step.metrics)
+    shared = [name for name in step.causes if step is why.USE and name in why.CONTENT]
+
+    def cause(name: str) -> str:
+        meaning = "" if name in known else step.causes[name].meaning + " "
+        remedy = step.causes[name].remedy
+        text = f"{meaning}{remedy[0].upper()}{remedy[1:]}"
+        return filled(f"- `{name}`: {text}" + "." * (text[-1] not in ".?"), "  ")
+    causes = "".join(cause(name) for name in step.causes if name not in shared)
+    if shared:
+        causes += filled("- " + ", ".join(f"`{name}`" for name in shared) + ": their remedies stand in step 1.", "  ")
+    return (f"## {why.STEPS.index(step) + 1}. {step.question}\n\n"
+            + filled(f"Metrics of {step.side}: {metrics}. In the log: `{step.log}`.") + "\n" + causes)
 
 
 def releases_in(text: str) -> list[str]:
@@ -75,9 +122,13 @@ def operator_rule() -> tuple[Path, str]:
 if __name__ == "__main__":
     rule, text = operator_rule()
     rule.write_text(text)
-    for name, rows in tables().items():
+    for name in {**tables(), **parts()}:
         document = DOCS / name
-        text = document.read_text()
-        if (written := with_table(text, rows)) != text:
+        text = written = document.read_text()
+        if name in tables():
+            written = with_table(written, tables()[name])
+        if name in parts():
+            written = with_part(written, parts()[name])
+        if written != text:
             document.write_text(written)
             print(f"docs/{name}")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvferry import Error, Node
+from kvferry import Error, Node, _kvferry
 
 OF_ENGINE = ("rank", "ranks", "block_tokens", "group_block_tokens")  # options that follow from the engine's own configuration
+
+
+SWITCH = {"true": True, "on": True, "false": False, "off": False}
 
 
 class ConfigError(ValueError):
@@ -43,6 +46,12 @@ class Options:
             raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be {" or ".join(allowed)}')
         return given
 
+    def switch(self, name: str, default: bool) -> bool:
+        given = option_text(self._given.get(name, default))
+        if given not in SWITCH:
+            raise ConfigError(f'{self.where}: {name} = "{given}" is not allowed: it must be true or false, also on or off')
+        return SWITCH[given]
+
     def count(self, name: str, default: int, least: int = 1, most: int | None = None) -> int:
         given = option_text(self._given.get(name, default))
         if not given.isascii() or not given.isdigit() or int(given) < least or most is not None and int(given) > most:
@@ -57,6 +66,14 @@ class Options:
         return set(given)
 
 
+def check_options(options: dict[str, str], where: str) -> None:
+    """Names and values. A check of no address looks at nothing else."""
+    try:
+        _kvferry.check_node("", options)
+    except Error as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def open_node(options: dict[str, str], identity: dict[str, str], where: str, index: int | None = None) -> Node:
     """The node of a rank, the `index`-th on its host, or the scheduler's, which takes no connections."""
     if index is None:
@@ -64,4 +81,4 @@ def open_node(options: dict[str, str], identity: dict[str, str], where: str, ind
     try:
         return Node(options, identity, index or 0)
     except Error as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}") from None

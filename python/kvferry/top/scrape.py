@@ -19,6 +19,10 @@ from kvferry.metric_table import PREFIX, VLLM_PREFIX
 ANSWER_BYTES_MAX = 32 << 20
 SAMPLES_MAX = 100_000
 LABEL_CHARS_MAX = 200
+ENGINE_PREFIXES = (VLLM_PREFIX, PREFIX)
+RAY_PREFIXES = tuple("ray_" + prefix.replace(":", "_") for prefix in ENGINE_PREFIXES)
+"""Ray shows all its replicas on one page."""
+OF_VLLM = ("vllm:", "ray_vllm_")
 OLD_NAMES = {"path": "link"}
 """Labels as engines of the last release have them; those of this one have both names, with the same value."""
 
@@ -74,17 +78,25 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:LABEL_CHARS_MAX])
 
 
-def parse(text: str) -> list[Sample]:
-    """kvferry's own samples. The rest, which may be much, is not looked at."""
-    own = [line for line in text.split("\n")
-           if line.startswith((PREFIX, VLLM_PREFIX, f"# TYPE {PREFIX}", f"# TYPE {VLLM_PREFIX}"))]
-    samples = [Sample(sample.name.removeprefix(VLLM_PREFIX).removeprefix(PREFIX),
-                      {OLD_NAMES.get(name, name): clean(value) for name, value in sample.labels.items()}, sample.value)
-               for family in text_string_to_metric_families("\n".join(own[:SAMPLES_MAX]) + "\n")
-               for sample in family.samples]
-    if not samples:
+def bare(name: str, prefixes: Sequence[str]) -> str:
+    return next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), name)
+
+
+def parse(text: str, prefixes: Sequence[str] = ENGINE_PREFIXES, of_vllm: Sequence[str] = ()) -> list[Sample]:
+    """kvferry's own samples, and vLLM's of these names, which begin with "vllm:" then. The rest, which may be much, is not looked at."""
+    starts = (*prefixes, *(f"{start}{name}" for start in OF_VLLM for name in of_vllm))
+    wanted = [line for line in text.split("\n") if line.removeprefix("# TYPE ").startswith(starts)]
+    own, others = [], []
+    for family in text_string_to_metric_families("\n".join(wanted[:SAMPLES_MAX]) + "\n"):
+        for sample in family.samples:
+            labels = {OLD_NAMES.get(name, name): clean(value) for name, value in sample.labels.items()}
+            if sample.name.startswith(tuple(prefixes)):
+                own.append(Sample(bare(sample.name, prefixes), labels, sample.value))
+            else:
+                others.append(Sample("vllm:" + bare(sample.name, OF_VLLM), labels, sample.value))
+    if not own:
         raise Trouble("it has no kvferry metrics: start the engine with KVFerryConnector and without --disable-log-stats")
-    return samples
+    return own + others
 
 
 def read(url: str, timeout_s: float) -> str:
@@ -100,6 +112,8 @@ def read(url: str, timeout_s: float) -> str:
             raise Trouble(f"no answer in {timeout_s:g} s: the engine hangs, or cannot be reached from here") from None
         if isinstance(cause, ConnectionRefusedError):
             raise Trouble("connection refused: the engine is not up (yet), or listens on another port") from None
+        if isinstance(cause, http.client.HTTPException):
+            raise Trouble("it does not speak HTTP: is this the port of a vLLM API server?") from None
         said = clean(str(cause) or type(cause).__name__)
         raise Trouble(f"no answer ({said}): check host, port and network") from None
     if len(body) > ANSWER_BYTES_MAX:
@@ -107,18 +121,19 @@ def read(url: str, timeout_s: float) -> str:
     return body.decode(errors="replace")
 
 
-def take(url: str, timeout_s: float) -> Snapshot:
+def take(url: str, timeout_s: float, prefixes: Sequence[str] = ENGINE_PREFIXES, of_vllm: Sequence[str] = ()) -> Snapshot:
     try:
         text = read(url, timeout_s)
         try:
-            return Snapshot(url, time.time(), parse(text))
+            return Snapshot(url, time.time(), parse(text, prefixes, of_vllm))
         except ValueError:
             raise Trouble("what it answers is not Prometheus text: is this the port of a vLLM API server?") from None
     except Trouble as trouble:
         return Snapshot(url, time.time(), trouble=str(trouble))
 
 
-def take_all(urls: Sequence[str], timeout_s: float) -> list[Snapshot]:
+def take_all(urls: Sequence[str], timeout_s: float, prefixes: Sequence[str] = ENGINE_PREFIXES,
+             of_vllm: Sequence[str] = ()) -> list[Snapshot]:
     """All at once: one that hangs keeps nobody waiting longer than the timeout."""
     with ThreadPoolExecutor(max_workers=min(len(urls), 32)) as pool:
-        return list(pool.map(lambda url: take(url, timeout_s), urls))
+        return list(pool.map(lambda url: take(url, timeout_s, prefixes, of_vllm), urls))

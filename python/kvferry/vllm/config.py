@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from pathlib import Path
@@ -129,26 +130,55 @@ def check_engine(vllm_config: VllmConfig, given: dict[str, Any]) -> list[str]:
     return features_off
 
 
+def check_options(vllm_config: VllmConfig, given: dict[str, Any]) -> None:
+    """What can be told of the connector's options before a model is loaded: names, values, the key file, and the ports of ranks on this
+    host. ConfigError: the engine must not start."""
+    own = copy.copy(vllm_config)
+    own.kv_transfer_config = copy.copy(vllm_config.kv_transfer_config)
+    own.kv_transfer_config.kv_connector_extra_config = given
+    options = node_options(own)
+    for look in (error_status_of, carries_drafts, has_checksums, lease_wait_s, harmless_rpcs, drain_grace_ms, loads_in_flight, weights_digest):
+        look(own)
+    config.check_options(options, EXTRA)
+    parallel = vllm_config.parallel_config
+    if getattr(parallel, "nnodes", 1) > 1 or getattr(parallel, "distributed_executor_backend", None) == "ray":
+        return  # ranks are on other hosts
+    without = WITHOUT_UCX if "ucx" in options.get("transports", "") else QUIET
+    for rank in range(ranks_of(vllm_config)):
+        config.open_node(options | without, {}, EXTRA, index_of(vllm_config, rank)).close()
+
+
+QUIET = {"peers": "", "log_level": "error"}
+WITHOUT_UCX = QUIET | {"transports": "tcp", "require": ""}
+"""Of a node that only tries its place: workers may yet be forked, which UCX does not bear."""
+
+
+def node_options(vllm_config: VllmConfig) -> dict[str, str]:
+    options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy} | transports_by_buffers(vllm_config)
+    return options | options_given(vllm_config).of_library(OF_CONNECTOR)
+
+
+def index_of(vllm_config: VllmConfig, rank: int) -> int:
+    """Of the rank on its host."""
+    return (vllm_config.parallel_config.data_parallel_rank_local or 0) * ranks_of(vllm_config) + rank
+
+
 def open_node(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, rank: int | None = None) -> Node:
     """The node of one worker, or the scheduler's."""
-    options = {"policy": vllm_config.kv_transfer_config.kv_load_failure_policy} | transports_by_buffers(vllm_config)
-    options |= options_given(vllm_config).of_library(OF_CONNECTOR)
-    ranks = ranks_of(vllm_config)
-    options["ranks"] = str(ranks)
-    options |= Groups(kv_cache_config).options()
+    options = node_options(vllm_config) | {"ranks": str(ranks_of(vllm_config))} | Groups(kv_cache_config).options()
     index = None
     if rank is not None:
         options["rank"] = str(rank)
-        index = (vllm_config.parallel_config.data_parallel_rank_local or 0) * ranks + rank
+        index = index_of(vllm_config, rank)
     return config.open_node(options, identity_fields(vllm_config, kv_cache_config), EXTRA, index)
 
 
 def has_checksums(vllm_config: VllmConfig) -> bool:
-    return options_given(vllm_config).of_library(OF_CONNECTOR).get("checksum") == "on"
+    return options_given(vllm_config).switch("checksum", False)
 
 
 def carries_drafts(vllm_config: VllmConfig) -> bool:
-    return options_given(vllm_config).choice(CARRY_DRAFTS, "true", "false") == "true"
+    return options_given(vllm_config).switch(CARRY_DRAFTS, True)
 
 
 def error_status_of(vllm_config: VllmConfig) -> int:
@@ -172,11 +202,15 @@ def pinned_per_block(kv_cache_config: KVCacheConfig) -> dict[str, float]:
 
 def loaded_weights(vllm_config: VllmConfig) -> Weights:
     """The weights that vLLM has just loaded."""
-    options_given(vllm_config).choice(WEIGHTS_DIGEST, READ, TRUST)
+    weights_digest(vllm_config)
     try:
         return weights_of(vllm_config, vllm_config.kv_transfer_config.kv_connector_extra_config)
     except ValueError as error:
         raise ConfigError(f"{EXTRA}: {error}") from error
+
+
+def weights_digest(vllm_config: VllmConfig) -> str:
+    return options_given(vllm_config).choice(WEIGHTS_DIGEST, READ, TRUST)
 
 
 def harmless_rpcs(vllm_config: VllmConfig) -> set[str]:
@@ -198,11 +232,15 @@ def keys_of(vllm_config: VllmConfig) -> list[bytes]:
     return read_keys(Path(file)) if file else []
 
 
+def loads_in_flight(vllm_config: VllmConfig, bytes_default: int = 1) -> tuple[int, int]:
+    """Loads, and bytes a rank."""
+    options = options_given(vllm_config)
+    return options.count(LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT), options.count(LOAD_BYTES_IN_FLIGHT, bytes_default)
+
+
 def in_flight(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> InFlight:
     """Without a bound on bytes the pool is one."""
     block_bytes = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names)
                       for group in kv_cache_config.transfer_groups)
-    options = options_given(vllm_config)
-    bytes_max = options.count(LOAD_BYTES_IN_FLIGHT, kv_cache_config.num_blocks * block_bytes)
-    return InFlight(options.count(LOADS_IN_FLIGHT, LOADS_IN_FLIGHT_DEFAULT),
-                    int(bytes_max / Groups(kv_cache_config).bytes_per_token()))
+    loads_max, bytes_max = loads_in_flight(vllm_config, kv_cache_config.num_blocks * block_bytes)
+    return InFlight(loads_max, int(bytes_max / Groups(kv_cache_config).bytes_per_token()))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ LIMIT_S = 60.0
 ROUTES = {4: "route delete default", 6: "route delete ::/0"}
 LOADS = "kvferry_loads_total"
 ON_D = "a loopback address is of this host alone: a producer on another one needs a key"
+WHY = r"FAIL  5 load    0 loads arrived; peer_(down|restarted) \d+.* \(loopback\) at 127.0.0.1:\d+: tickets name a loopback address, .*key_file"
 ON_P = "without a key this engine listens for this host alone; others need one on both sides"
 
 
@@ -89,3 +93,5 @@ def test_two_hosts_without_a_key(network: Network, some: Callable[[int], list[Qu
         assert metrics.total(found, LOADS) == 0 and metrics.total(found, RECOMPUTED) > 0
         assert ON_D in up.d.process.log.read_text()
         wait_until("P to say so", lambda: ON_P in up.p.process.log.read_text(), LIMIT_S)
+        why = subprocess.run([sys.executable, "-m", "kvferry.cli", "why", up.p.url, up.d.url], capture_output=True, text=True)
+        assert re.match(WHY, why.stdout), why.stdout + why.stderr

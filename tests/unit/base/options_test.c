@@ -173,7 +173,12 @@ TEST(choices_are_named)
   assert_int_equal(config.checksum, false);
   assert_int_equal(kvf_config_set(&config, "checksum", "on", NULL), KVF_OK);
   assert_int_equal(config.checksum, true);
-  assert_refused("checksum", "yes", KVF_INVALID, "checksum = \"yes\" is not allowed: it must be off or on");
+  assert_int_equal(kvf_config_set(&config, "checksum", "false", NULL), KVF_OK);
+  assert_int_equal(config.checksum, false);
+  assert_int_equal(kvf_config_set(&config, "checksum", "true", NULL), KVF_OK);
+  assert_int_equal(config.checksum, true);
+  assert_refused("checksum", "yes", KVF_INVALID,
+                 "checksum = \"yes\" is not allowed: it must be off or on, also false or true");
   assert_int_equal(kvf_config_set(&config, "log_level", "error", NULL), KVF_OK);
   assert_int_equal(config.log_level, KVF_LOG_ERROR);
   assert_int_equal(config.tls, KVF_TLS_OFF_LOOPBACK);
@@ -472,7 +477,7 @@ TEST(check_looks_at_fields_that_were_not_set_by_name)
   config = defaults();
   const uint32_t no_switch = 2;
   memcpy(&config.checksum, &no_switch, sizeof(no_switch));
-  assert_check_fails(&config, "checksum = \"2\" is not allowed: it must be off or on");
+  assert_check_fails(&config, "checksum = \"2\" is not allowed: it must be off or on, also false or true");
   config = defaults();
   const uint32_t no_level = 4;
   memcpy(&config.log_level, &no_level, sizeof(no_level));
