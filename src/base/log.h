@@ -8,8 +8,6 @@
 
 #include "kvferry/config.h"
 
-#define KVF_LOG_LINE_BYTES_MAX 512 /* with its terminating zero */
-
 /* Where lines go. fn NULL: nowhere. Copy it freely. */
 typedef struct kvf_logger {
   kvf_log_fn fn;
