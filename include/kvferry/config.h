@@ -18,6 +18,32 @@ typedef enum kvf_log_level { KVF_LOG_ERROR, KVF_LOG_WARN, KVF_LOG_INFO, KVF_LOG_
  * else waits for it but kvf_node_close(). Must not call the library. */
 typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line);
 
+/* ---- log lines that a thread of the program takes ---- */
+
+/* For a program whose log has a lock of its own, as an interpreter's: no thread of the library calls it. One queue may
+ * serve all nodes of a process (kvf_config.log_queue). It has room for 1024 lines; more are dropped, and a line says
+ * how many. What nobody takes for KVF_LOG_QUEUE_UNTAKEN_MS goes to standard error, with its time (UTC) and the process.
+ */
+typedef struct kvf_log_queue kvf_log_queue;
+
+#define KVF_LOG_LINE_BYTES_MAX 512    /* with its terminating zero */
+#define KVF_LOG_QUEUE_UNTAKEN_MS 1000 /* while no line is taken */
+
+/* KVF_INVALID: `out` is NULL. KVF_NO_MEMORY. KVF_SYSTEM: no thread. */
+KVF_API KVF_MUST_USE kvf_status kvf_log_queue_open(kvf_log_queue **out);
+
+/* When all its nodes are closed, and nobody is in another call of it. Lines that are left go to standard error. Without
+ * effect in a forked child; NULL is allowed. */
+KVF_API void kvf_log_queue_close(kvf_log_queue *queue);
+
+/* Waits until there is a line, and leaves it there. False: there is none yet. For one thread, that takes the lines: one
+ * that it has taken before counts as written now. */
+KVF_API KVF_MUST_USE bool kvf_log_queue_wait(kvf_log_queue *queue, uint32_t timeout_ms);
+
+/* Takes the next line (no newline). Never waits for one. False: there is none. */
+KVF_API KVF_MUST_USE bool kvf_log_queue_take(kvf_log_queue *queue, kvf_log_level *level,
+                                             char line[KVF_LOG_LINE_BYTES_MAX]);
+
 typedef enum kvf_policy { KVF_POLICY_FAIL, KVF_POLICY_RECOMPUTE, KVF_POLICY_AUTO } kvf_policy;
 
 /* Which connections are inside TLS 1.3, with the shared key as PSK. All engines must say the same. */
@@ -130,6 +156,10 @@ typedef struct kvf_config {
 
   char data_ports[KVF_PORTS_BYTES_MAX]; /* "PORT" or "PORT-PORT", that tcp's data ports are taken from; empty: any */
   uint32_t ticket_version;              /* that a producer writes: 5, or 4, which the release before reads */
+
+  /* No option. If it is not NULL, all lines go there and none to `log`, and kvf_node_close() waits until they are
+   * taken, or written to standard error: two seconds at most. It outlives the node. */
+  kvf_log_queue *log_queue;
 } kvf_config;
 
 /* Fills `config`, which is `struct_bytes` long, with the defaults of the option table. */

@@ -216,6 +216,8 @@ typedef struct kvf_peers {
   uint32_t rails[KVF_TRANSPORTS_MAX];    /* how many of it there are: a link has a part in each, and is up with all */
   uint32_t rail_reads[KVF_TRANSPORTS_MAX][KVF_RAILS_MAX]; /* in flight, of all links */
   bool is_control;                                        /* opens no links */
+  bool has_requests;                                      /* attachment.c has held one */
+  bool has_loads;                                         /* load.c has held one */
   kvf_timer static_timer;
   uint32_t static_count;
   kvf_static_peer static_peers[KVF_STATIC_PEERS_MAX];

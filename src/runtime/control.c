@@ -282,7 +282,7 @@ static uint64_t serve_core(kvf_control *control)
 /* For what will not be better at once. */
 static void pause_accepting(kvf_control *control, const char *why)
 {
-  kvf_log_sink_put(control->node->log, KVF_LOG_ERROR, why);
+  kvf_node_log(control->node, KVF_LOG_ERROR, why);
   (void)watch_listeners(control, 0, EPOLL_CTL_MOD); /* where it fails, the same happens again */
   control->accept_after_ns = kvf_clock_now() + ACCEPT_PAUSE_NS;
 }

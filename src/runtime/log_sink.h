@@ -1,5 +1,6 @@
 /* Log lines on their way out. A thread of the sink's own writes them, since whoever reads them may stall: a pipe that
- * is full, a terminal that is stopped. Nobody else waits for that. */
+ * is full, a terminal that is stopped. Nobody else waits for that. A kvf_log_queue (config.h) is a sink too: its lines
+ * are taken, and its thread writes those that nobody takes. */
 #ifndef KVF_RUNTIME_LOG_SINK_H
 #define KVF_RUNTIME_LOG_SINK_H
 
@@ -14,7 +15,7 @@
 /* How long kvf_log_sink_close() waits for a stalled standard error. */
 #define KVF_LOG_SINK_CLOSE_MS 1000
 
-typedef struct kvf_log_sink kvf_log_sink;
+typedef struct kvf_log_queue kvf_log_sink;
 
 /* `fn` is the user's; NULL: standard error. `cpus` are its thread's. KVF_NO_MEMORY, KVF_SYSTEM: no thread. */
 KVF_MUST_USE kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, const kvf_thread_cpus *cpus,
@@ -23,11 +24,11 @@ KVF_MUST_USE kvf_status kvf_log_sink_open(kvf_log_fn fn, void *context, const kv
  * error does not take in time is lost. NULL is allowed. */
 void kvf_log_sink_close(kvf_log_sink *sink);
 
-/* A kvf_log_fn with a kvf_log_sink as context: keeps a copy of the line. Any thread, under any lock; never waits for
- * what is being written. */
-void kvf_log_sink_put(void *context, kvf_log_level level, const char *line);
+/* Of a node that goes: closes a sink; of a kvf_log_queue waits until all its lines are out, for a bounded time. */
+void kvf_log_sink_leave(kvf_log_sink *sink);
 
-/* Lines that were dropped since it was opened. */
-uint64_t kvf_log_sink_dropped(kvf_log_sink *sink);
+/* Keeps a copy of the line. False: there is no room, and it is dropped. Any thread, under any lock; never waits for
+ * what is being written. */
+bool kvf_log_sink_put(kvf_log_sink *sink, kvf_log_level level, const char *text);
 
 #endif

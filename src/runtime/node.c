@@ -225,8 +225,13 @@ static kvf_status open_cpus(kvf_node *node, char *message)
 
 static kvf_status open_log(kvf_node *node, char *message)
 {
-  kvf_status status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->cpus, &node->log);
-  node->logger = (kvf_logger){.fn = kvf_log_sink_put, .context = node->log, .level = node->config.log_level};
+  kvf_status status = KVF_OK;
+  if (node->config.log_queue != NULL) {
+    node->log = node->config.log_queue;
+  } else {
+    status = kvf_log_sink_open(node->config.log, node->config.log_context, &node->cpus, &node->log);
+  }
+  node->logger = (kvf_logger){.fn = kvf_node_log, .context = node, .level = node->config.log_level};
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot start the log's thread: %s", kvf_status_name(status));
 }
@@ -275,7 +280,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
     status = open_parts(node, text);
   }
   if (status != KVF_OK) {
-    kvf_log_sink_close(node->log);
+    kvf_log_sink_leave(node->log);
     (void)pthread_mutex_destroy(&node->memory.lock);
     (void)pthread_mutex_destroy(&node->lock);
     kvf_own_fd_close(node->events.fd);
@@ -354,7 +359,7 @@ void kvf_node_close(kvf_node *node)
   kvf_own_fd_close(node->events.fd);
   kvf_tls_context_free(node->tls.context);
   kvf_forget(node->keys, sizeof(node->keys));
-  kvf_log_sink_close(node->log);
+  kvf_log_sink_leave(node->log);
   free(node);
 }
 
@@ -378,7 +383,8 @@ static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity
 {
   size_t count = 0;
   if (count < capacity) {
-    out[count++] = (kvf_stat){.name = "log_lines_dropped", .reason = "", .value = kvf_log_sink_dropped(node->log)};
+    out[count++] =
+        (kvf_stat){.name = "log_lines_dropped", .reason = "", .value = atomic_load(&node->log_lines_dropped)};
   }
   if (count < capacity) {
     out[count++] = (kvf_stat){.name = "data_connections_accepted", .reason = "", .value = node->connections_accepted};

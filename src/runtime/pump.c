@@ -357,11 +357,19 @@ static void on_connection(void *context, kvf_status why)
   (void)pthread_mutex_unlock(&node->lock);
 }
 
-static void on_log(void *context, kvf_log_level level, const char *line)
+void kvf_node_log(void *context, kvf_log_level level, const char *line)
 {
   kvf_node *node = context;
+  if (!kvf_log_sink_put(node->log, level, line)) {
+    atomic_fetch_add(&node->log_lines_dropped, 1);
+  }
+}
+
+static void on_log(void *context, kvf_log_level level, const char *line)
+{
+  const kvf_node *node = context;
   if (level <= node->config.log_level) {
-    kvf_log_sink_put(node->log, level, line);
+    kvf_node_log(context, level, line);
   }
 }
 

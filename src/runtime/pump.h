@@ -82,7 +82,8 @@ struct kvf_node {
   kvf_address address;    /* as tickets name it; port 0: does not listen */
   kvf_address listens_on; /* port 0: it does not */
   kvf_address other; /* a second one, of the other family: where it listens, and as tickets name it; port 0: none */
-  kvf_log_sink *log;
+  kvf_log_sink *log; /* its own, or the one of config.log_queue */
+  atomic_ullong log_lines_dropped;
   kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
@@ -130,6 +131,9 @@ void kvf_node_assist(kvf_node *node, uint32_t transports);
 /* Opens what a node needs that has memory, unless it is open: its fence table and transports. On failure `message` says
  * what to change. */
 KVF_MUST_USE kvf_status kvf_node_equip(kvf_node *node, char *message);
+
+/* A kvf_log_fn whose context is a node: puts the line into its log. */
+void kvf_node_log(void *node, kvf_log_level level, const char *line);
 
 /* The functions that transports call, for `node` as context. */
 kvf_transport_host kvf_node_host(kvf_node *node);

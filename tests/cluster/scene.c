@@ -152,7 +152,9 @@ static void do_request(const scene_line *at)
     char *value = strchr(name, '=');
     assert_non_null(value);
     *value++ = 0;
-    if (strcmp(name, "keep_from") == 0) {
+    if (strcmp(name, "name") == 0) {
+      options.name = scene_value(at, "name");
+    } else if (strcmp(name, "keep_from") == 0) {
       options.keep_from_tokens = (uint32_t)strtoul(value, NULL, 0);
     } else if (altered == NULL) {
       assert_int_equal(kvf_request_options_set(&options, name, value, NULL), KVF_OK);
@@ -218,6 +220,7 @@ static void do_load(const scene_line *at)
 {
   const kvf_sources sources = cluster_sources(scene_word(at, 2));
   kvf_load_params load = cluster_load_params(sources.tickets[0], scene_number(at, 1));
+  load.name = scene_value(at, "name");
   const char *timeout = scene_value(at, "timeout");
   const char *want = scene_value(at, "want");
   uint32_t ids[CLUSTER_GROUPS * CLUSTER_BLOCKS];
@@ -402,11 +405,29 @@ static void do_peers(const scene_line *at)
   }
 }
 
+/* By its ticket's letter: the id is any number. */
+static void name_lease(char *text, uint32_t ticket)
+{
+  char id[32];
+  (void)snprintf(id, sizeof(id), "lease %llu", (unsigned long long)c.tickets[ticket].lease.id);
+  char *at = strstr(text, id);
+  if (at != NULL && c.tickets[ticket].lease.id != 0) {
+    const char *rest = at + strlen(id);
+    at[strlen("lease ")] = (char)('A' + ticket);
+    memmove(at + strlen("lease A"), rest, strlen(rest) + 1);
+  }
+}
+
 /* And those lines are forgotten. */
 static void do_log(const scene_line *at)
 {
+  char text[KVF_LOG_LINE_BYTES_MAX];
   cluster_node *node = scene_node(at, 1);
-  cluster_say("%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
+  (void)snprintf(text, sizeof(text), "%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
+  for (uint32_t i = 0; i < sizeof(c.tickets) / sizeof(c.tickets[0]); i++) {
+    name_lease(text, i);
+  }
+  cluster_say("%s", text);
   node->log_lines = 0;
 }
 

@@ -46,7 +46,7 @@ bool pair_logged(pair_node *n, const char *text, const char *other_text)
   char mark[32];
   const uint64_t until_ms = now_ms() + PATIENT_MS;
   (void)snprintf(mark, sizeof(mark), "mark %u.", ++n->marks);
-  kvf_log_sink_put(n->node->log, KVF_LOG_DEBUG, mark);
+  kvf_node_log(n->node, KVF_LOG_DEBUG, mark);
   while (!has_line(n->log, mark, NULL) && pair_tick(until_ms)) {
   }
   assert_true(has_line(n->log, mark, NULL));

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from engines import Engine
+from engines import Engine, Log
 from kvferry.engine import boundary
+from kvferry.engine.log import logger
 from pages import RECORDED, Serve
 
 
@@ -78,3 +79,14 @@ def serve() -> Iterator[Serve]:
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    heard = Log()
+    level = logger.level
+    logger.addHandler(heard)
+    logger.setLevel("DEBUG")
+    yield heard
+    logger.setLevel(level)
+    logger.removeHandler(heard)

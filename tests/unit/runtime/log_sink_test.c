@@ -41,13 +41,16 @@ static kvf_log_sink *open_sink(book *b)
   return sink;
 }
 
-static void put_numbered(kvf_log_sink *sink, uint32_t count)
+/* Returns how many of them have been dropped. */
+static uint32_t put_numbered(kvf_log_sink *sink, uint32_t count)
 {
+  uint32_t dropped = 0;
   for (uint32_t i = 0; i < count; i++) {
     char text[32];
     (void)snprintf(text, sizeof(text), "line %u", i);
-    kvf_log_sink_put(sink, KVF_LOG_INFO, text);
+    dropped += !kvf_log_sink_put(sink, KVF_LOG_INFO, text);
   }
+  return dropped;
 }
 
 TEST(lines_come_in_order_and_whole)
@@ -55,9 +58,9 @@ TEST(lines_come_in_order_and_whole)
   book b;
   char text[] = "one";
   kvf_log_sink *sink = open_sink(&b);
-  kvf_log_sink_put(sink, KVF_LOG_WARN, text);
+  assert_true(kvf_log_sink_put(sink, KVF_LOG_WARN, text));
   text[0] = 'X'; /* a copy is kept */
-  kvf_log_sink_put(sink, KVF_LOG_INFO, "two");
+  assert_true(kvf_log_sink_put(sink, KVF_LOG_INFO, "two"));
   kvf_log_sink_close(sink);
   assert_int_equal(b.lines, 2);
   assert_string_equal(b.first, "one");
@@ -74,12 +77,12 @@ TEST(lines_that_wait_are_bounded)
     atomic_store(&b.begun, 0);
     b.lines = 0;
     (void)pthread_mutex_lock(&b.gate);
-    kvf_log_sink_put(sink, KVF_LOG_INFO, "stuck");
+    assert_true(kvf_log_sink_put(sink, KVF_LOG_INFO, "stuck"));
     while (atomic_load(&b.begun) == 0) {
       sleep_ms(1);
     }
-    put_numbered(sink, KVF_LOG_SINK_LINES_MAX - 1 + 36); /* the one that is being written has its place still */
-    assert_int_equal(kvf_log_sink_dropped(sink), 36 * (round + 1));
+    /* The one that is being written has its place still. */
+    assert_int_equal(put_numbered(sink, KVF_LOG_SINK_LINES_MAX - 1 + 36), 36);
     (void)pthread_mutex_unlock(&b.gate);
     while (atomic_load(&b.begun) < KVF_LOG_SINK_LINES_MAX + 1) {
       sleep_ms(1);
@@ -130,7 +133,7 @@ TEST(without_a_function_lines_go_to_standard_error)
   int end = take_stderr(false);
   assert_int_equal(kvf_log_sink_open(NULL, NULL, &anywhere, &sink), KVF_OK);
   for (kvf_log_level level = KVF_LOG_ERROR; level <= KVF_LOG_DEBUG; level++) {
-    kvf_log_sink_put(sink, level, "text");
+    assert_true(kvf_log_sink_put(sink, level, "text"));
   }
   kvf_log_sink_close(sink);
   give_back();
@@ -145,7 +148,7 @@ TEST(stalled_standard_error_is_left_behind)
   kvf_log_sink *sink;
   int end = take_stderr(true);
   assert_int_equal(kvf_log_sink_open(NULL, NULL, &anywhere, &sink), KVF_OK);
-  put_numbered(sink, 10);
+  assert_int_equal(put_numbered(sink, 10), 0);
   const uint64_t began_ms = now_ms();
   kvf_log_sink_close(sink);
   const uint64_t took_ms = now_ms() - began_ms;
@@ -153,4 +156,215 @@ TEST(stalled_standard_error_is_left_behind)
   (void)close(end); /* the thread's write fails, and it frees the sink */
   assert_true(took_ms >= KVF_LOG_SINK_CLOSE_MS && took_ms < KVF_LOG_SINK_CLOSE_MS + 5000);
   sleep_ms(20); /* for the sanitizer's sake */
+}
+
+/* ---- lines that are taken ---- */
+
+/* Takes a line, which must be this one. */
+static void assert_taken(kvf_log_queue *queue, kvf_log_level level, const char *text)
+{
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  kvf_log_level found = KVF_LOG_DEBUG;
+  assert_true(kvf_log_queue_take(queue, &found, line));
+  assert_string_equal(line, text);
+  assert_int_equal(found, level);
+}
+
+static void assert_nothing_to_take(kvf_log_queue *queue)
+{
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  kvf_log_level level = KVF_LOG_DEBUG;
+  assert_false(kvf_log_queue_take(queue, &level, line));
+}
+
+static kvf_log_queue *open_queue(void)
+{
+  kvf_log_queue *queue;
+  assert_int_equal(kvf_log_queue_open(&queue), KVF_OK);
+  return queue;
+}
+
+TEST(lines_are_taken_in_order)
+{
+  char long_text[2 * KVF_LOG_LINE_BYTES_MAX];
+  char cut[KVF_LOG_LINE_BYTES_MAX];
+  kvf_log_queue *queue = open_queue();
+  memset(long_text, 'x', sizeof(long_text) - 1);
+  long_text[sizeof(long_text) - 1] = '\0';
+  memcpy(cut, long_text, sizeof(cut) - 1);
+  cut[sizeof(cut) - 1] = '\0';
+  assert_int_equal(kvf_log_queue_open(NULL), KVF_INVALID);
+  assert_nothing_to_take(queue);
+  assert_false(kvf_log_queue_wait(queue, 1));
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "one"));
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, "two"));
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, long_text));
+  assert_true(kvf_log_queue_wait(queue, 10000));
+  assert_true(kvf_log_queue_wait(queue, 10000)); /* it leaves them there */
+  assert_taken(queue, KVF_LOG_WARN, "one");
+  assert_taken(queue, KVF_LOG_INFO, "two");
+  assert_taken(queue, KVF_LOG_INFO, cut);
+  assert_nothing_to_take(queue);
+  kvf_log_queue_close(queue);
+  kvf_log_queue_close(NULL);
+}
+
+/* P6: what waits to be taken is bounded, and what is dropped is counted and told. */
+TEST(lines_that_wait_to_be_taken_are_bounded)
+{
+  char text[32];
+  kvf_log_queue *queue = open_queue();
+  for (uint32_t round = 0; round < 3; round++) {
+    assert_int_equal(put_numbered(queue, KVF_LOG_SINK_LINES_MAX + 7), 7);
+    assert_taken(queue, KVF_LOG_INFO, "line 0");
+    assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "room again"));
+    for (uint32_t i = 1; i < KVF_LOG_SINK_LINES_MAX; i++) {
+      (void)snprintf(text, sizeof(text), "line %u", i);
+      assert_taken(queue, KVF_LOG_INFO, text);
+    }
+    assert_taken(queue, KVF_LOG_ERROR, "room again");
+    assert_taken(queue, KVF_LOG_WARN, "7 lines were left out");
+    assert_nothing_to_take(queue);
+  }
+  kvf_log_queue_close(queue);
+}
+
+/* What is read at the other end of standard error until it holds `expected` lines, or a while has passed. */
+static void read_lines(int end, uint32_t expected, char *text, size_t bytes)
+{
+  size_t used = 0;
+  const uint64_t until_ms = now_ms() + 20000;
+  assert_int_equal(fcntl(end, F_SETFL, O_NONBLOCK), 0);
+  for (uint32_t lines = 0; lines < expected && now_ms() < until_ms;) {
+    const ssize_t got = read(end, text + used, bytes - 1 - used);
+    used += got > 0 ? (size_t)got : 0;
+    text[used] = '\0';
+    lines = 0;
+    for (const char *at = strchr(text, '\n'); at != NULL; at = strchr(at + 1, '\n')) {
+      lines++;
+    }
+    sleep_ms(1);
+  }
+}
+
+/* "kvferry LEVEL 2026-11-29T14:34:38.123Z pid 1: TEXT", and what follows it. */
+static const char *assert_written(const char *at, const char *level, const char *text)
+{
+  char word[16];
+  char date[32];
+  int pid = 0;
+  int used = 0;
+  assert_int_equal(sscanf(at, "kvferry %15s %31s pid %d: %n", word, date, &pid, &used), 3);
+  assert_string_equal(word, level);
+  assert_int_equal(strlen(date), strlen("2026-11-29T14:34:38.123Z"));
+  assert_true(date[10] == 'T' && date[19] == '.' && date[23] == 'Z');
+  assert_int_equal(pid, (int)getpid());
+  assert_int_equal(strncmp(at + used, text, strlen(text)), 0);
+  assert_int_equal(at[(size_t)used + strlen(text)], '\n');
+  return at + used + strlen(text) + 1;
+}
+
+/* P6: whoever should take them hangs: they are not lost, and come in order; and it may come back. */
+TEST(lines_that_nobody_takes_go_to_standard_error)
+{
+  char text[1024] = {0};
+  kvf_log_queue *queue = open_queue();
+  int end = take_stderr(false);
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "taken"));
+  assert_true(kvf_log_queue_wait(queue, 10000));
+  assert_taken(queue, KVF_LOG_WARN, "taken");
+  double began_s = now_s();
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "one"));
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "two"));
+  read_lines(end, 2, text, sizeof(text));
+  double took_s = now_s() - began_s;
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, "three"));
+  assert_true(kvf_log_queue_wait(queue, 10000));
+  assert_taken(queue, KVF_LOG_INFO, "three");
+  give_back();
+  (void)close(end);
+  const char *second = assert_written(text, "warn", "one");
+  assert_string_equal(assert_written(second, "error", "two"), "");
+  assert_true(took_s >= KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0);
+  kvf_log_queue_close(queue);
+}
+
+/* Where one is taken now and then, the others wait for their turn, however long. */
+TEST(lines_wait_while_others_are_taken)
+{
+  kvf_log_queue *queue = open_queue();
+  assert_int_equal(put_numbered(queue, 6), 0);
+  for (uint32_t i = 0; i < 6; i++) {
+    char text[32];
+    (void)snprintf(text, sizeof(text), "line %u", i);
+    assert_taken(queue, KVF_LOG_INFO, text);
+    sleep_ms(i < 5 ? KVF_LOG_QUEUE_UNTAKEN_MS / 4 : 0);
+  }
+  kvf_log_queue_close(queue);
+}
+
+typedef struct taker {
+  kvf_log_queue *queue;
+  atomic_bool stop;
+  uint32_t taken;
+} taker;
+
+static void *take_all(void *context)
+{
+  taker *t = context;
+  char line[KVF_LOG_LINE_BYTES_MAX];
+  kvf_log_level level = KVF_LOG_DEBUG;
+  while (!atomic_load(&t->stop)) {
+    if (kvf_log_queue_wait(t->queue, 10) && kvf_log_queue_take(t->queue, &level, line)) {
+      sleep_ms(1); /* the log is slow */
+      t->taken++;
+    }
+  }
+  return NULL;
+}
+
+TEST(who_leaves_waits_until_its_lines_are_out)
+{
+  pthread_t thread;
+  taker t = {.queue = open_queue()};
+  assert_int_equal(put_numbered(t.queue, 50), 0);
+  assert_int_equal(pthread_create(&thread, NULL, take_all, &t), 0);
+  kvf_log_sink_leave(t.queue);
+  assert_nothing_to_take(t.queue);
+  atomic_store(&t.stop, true);
+  (void)pthread_join(thread, NULL);
+  assert_int_equal(t.taken, 50);
+  kvf_log_sink_leave(t.queue); /* at once */
+  kvf_log_queue_close(t.queue);
+}
+
+/* P6: nor does it wait for ever where nobody takes them. */
+TEST(who_leaves_a_queue_that_nobody_empties_waits_for_a_bounded_time)
+{
+  kvf_log_queue *queue = open_queue();
+  int end = take_stderr(false);
+  double began_s = now_s();
+  assert_int_equal(put_numbered(queue, 5), 0);
+  kvf_log_sink_leave(queue);
+  double took_s = now_s() - began_s;
+  give_back();
+  (void)close(end);
+  assert_true(took_s >= KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0 && took_s < KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0 + 5);
+  kvf_log_queue_close(queue);
+}
+
+TEST(what_is_left_goes_to_standard_error_when_the_queue_is_closed)
+{
+  char text[1024] = {0};
+  kvf_log_queue *queue = open_queue();
+  int end = take_stderr(false);
+  double began_s = now_s();
+  assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "last words"));
+  kvf_log_queue_close(queue);
+  double took_s = now_s() - began_s;
+  read_lines(end, 1, text, sizeof(text));
+  give_back();
+  (void)close(end);
+  (void)assert_written(text, "error", "last words");
+  assert_true(took_s < KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0);
 }
