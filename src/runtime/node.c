@@ -325,6 +325,7 @@ static void disconnect_links(kvf_node *node)
   HASH_ITER(by_link_id, node->links, link, next)
   {
     kvf_rails_disconnect(&node->transports[link->transport], link->parts);
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
     HASH_DELETE(by_link_id, node->links, link);
     free(link);
   }

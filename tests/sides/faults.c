@@ -525,7 +525,7 @@ static bool fault_serves(uint32_t theirs, uint32_t ours)
     return fault_open(&fault_transport_##kind, fault_inner_##kind, config, host, out, message);     \
   }                                                                                                 \
   const kvf_transport_ops __wrap_kvf_transport_##kind = {.name = #kind,                             \
-                                                         .has_rails = rails,                        \
+                                                         .has_rails = (rails),                      \
                                                          .serves = fault_serves,                    \
                                                          .open = kind##_open,                       \
                                                          .close = fault_close,                      \
