@@ -69,6 +69,7 @@ static void list_transports(kvf_core *core)
   (void)snprintf(names, sizeof(names), "%s", core->context.config.transports);
   for (char *name = strtok_r(rest, ", ", &rest); name != NULL && core->peers.transports_count < KVF_TRANSPORTS_MAX;
        name = strtok_r(NULL, ", ", &rest)) {
+    core->peers.rails[core->peers.transports_count] = 1;
     char *slot = core->peers.transports[core->peers.transports_count++];
     (void)snprintf(slot, KVF_TRANSPORT_NAME_BYTES, "%s", name);
   }
@@ -80,6 +81,12 @@ void kvf_core_leave_out_transport(kvf_core *core, uint32_t i)
   assert(i < peers->transports_count);
   peers->transports_count--;
   memmove(peers->transports[i], peers->transports[i + 1], (peers->transports_count - i) * sizeof(peers->transports[0]));
+}
+
+void kvf_core_set_rails(kvf_core *core, uint32_t i, uint32_t count)
+{
+  assert(count > 0 && count <= KVF_RAILS_MAX && core->peers.by_link_id == NULL);
+  core->peers.rails[i] = count;
 }
 
 void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds)

@@ -56,6 +56,10 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i);
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
 
+/* The i-th transport has as many rails, KVF_RAILS_MAX at most: a link over it has a part in each, whose news are the
+ * link's, and each read is for one part. Until this is said, one. While there are no links. */
+void kvf_core_set_rails(kvf_core *core, uint32_t i, uint32_t count);
+
 /* The i-th transport brings bytes from these kinds of memory (a bit for each kvf_memory_kind) into the memory that is
  * to be set; until this is said, from all. */
 void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
@@ -187,7 +191,7 @@ KVF_MUST_USE bool kvf_core_next_effect(kvf_core *core, uint64_t now_ns, kvf_effe
 
 void kvf_core_on_stored(kvf_core *core, const kvf_lease_store *store);
 
-/* A link is up, or is not, or was. `link` is its name. */
+/* A link, or its part in one rail, is up, or is not, or was. */
 void kvf_core_on_link(kvf_core *core, uint64_t now_ns, uint32_t link_id, kvf_status status);
 /* What the peer says of this transport is malformed. */
 void kvf_core_on_link_malformed(kvf_core *core, uint64_t now_ns, uint32_t link_id);

@@ -90,6 +90,7 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   }
   take_items(slice, chunk);
   chunk->link_id = slice->link_id;
+  chunk->rail = kvf_peers_begin_read(loads->peers, slice->link_id);
   chunk->cancelled = false;
   chunk->verified = 0;
   kvf_list_remove(&chunk->link);
@@ -106,6 +107,7 @@ static void end_chunk(kvf_loads *loads, kvf_load_chunk *chunk)
   kvf_open_load *load = chunk->slice->load;
   assert(load->reads_in_flight > 0);
   HASH_DELETE(by_read, loads->by_read, chunk);
+  kvf_peers_end_read(loads->peers, chunk->rail);
   kvf_list_remove(&chunk->cancel);
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&chunk->slice->idle, &chunk->link);
@@ -1155,7 +1157,7 @@ bool kvf_loads_next_cancel(kvf_loads *loads, kvf_load_read *out)
     return false;
   }
   const kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, cancel);
-  *out = (kvf_load_read){.link_id = chunk->link_id, .transfer = {.id = chunk->read_id}};
+  *out = (kvf_load_read){.link_id = chunk->link_id, .rail = chunk->rail.index, .transfer = {.id = chunk->read_id}};
   return true;
 }
 
@@ -1181,6 +1183,7 @@ bool kvf_loads_next_read(kvf_loads *loads, uint64_t now_ns, kvf_load_read *out)
     }
     if (chunk != NULL) {
       *out = (kvf_load_read){.link_id = chunk->link_id,
+                             .rail = chunk->rail.index,
                              .transfer = {.id = chunk->read_id,
                                           .lease = load->lease,
                                           .remote_head = slice->share.remote_head,

@@ -42,6 +42,7 @@ typedef struct kvf_load_chunk kvf_load_chunk;
 /* A read to start, of which exactly one on_read_done() must follow; of one to cancel `transfer` has its id alone. */
 typedef struct kvf_load_read {
   uint32_t link_id;
+  uint32_t rail;         /* of the link's transport */
   kvf_transfer transfer; /* its items are unchanged until on_read_done() */
 } kvf_load_read;
 

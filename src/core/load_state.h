@@ -24,6 +24,7 @@ struct kvf_load_chunk {
   kvf_list cancel; /* in kvf_loads.cancels until it is taken */
   kvf_slice *slice;
   uint32_t link_id;
+  kvf_rail rail;
   uint32_t first;
   uint32_t count;
   uint64_t bytes;    /* of its items */

@@ -412,6 +412,7 @@ static bool want_link(kvf_peers *peers, kvf_peer *peer, kvf_peer_link *link)
   if (link->by_link_id.tbl == NULL) {
     return false;
   }
+  link->rails_up = 0;
   move_link(link, KVF_LINK_WANTED);
   act(peers, peer);
   return true;
@@ -1013,6 +1014,9 @@ void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_
     return;
   }
   if (status == KVF_OK) {
+    if (++link->rails_up < peers->rails[link->transport]) {
+      return;
+    }
     move_link(link, KVF_LINK_UP);
     link->peer->memory.stale_dials = 0;
     link->open_by_ns = KVF_TIME_NEVER;
@@ -1042,7 +1046,9 @@ void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t lin
 void kvf_peers_on_link_down(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status)
 {
   kvf_peer_link *link = find(peers, link_id);
-  if (link != NULL && link->state == KVF_LINK_UP) {
+  if (link != NULL && link->state == KVF_LINK_OPENING && link->rails_up > 0) { /* others are still to come up */
+    kvf_peers_on_link(peers, now_ns, link_id, status);
+  } else if (link != NULL && link->state == KVF_LINK_UP) {
     kvf_breaker_lose(&link->breaker, now_ns, breaker_cause(status));
     give_up(peers, now_ns, link, status);
   }
@@ -1072,6 +1078,38 @@ static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link
   if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
     kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
   }
+}
+
+/* The one with the fewest reads. Links whose reads come one at a time begin with different rails: sessions take turns.
+ */
+static uint32_t choose_rail(const kvf_peers *peers, const kvf_peer_link *link)
+{
+  const uint32_t count = peers->rails[link->transport];
+  const uint32_t *reads = peers->rail_reads[link->transport];
+  const uint32_t first = (uint32_t)(link->peer->memory.welcome->session_id % count);
+  uint32_t best = first;
+  for (uint32_t n = 1; n < count; n++) {
+    const uint32_t i = (first + n) % count;
+    best = reads[i] < reads[best] ? i : best;
+  }
+  return best;
+}
+
+kvf_rail kvf_peers_begin_read(kvf_peers *peers, uint32_t link_id)
+{
+  const kvf_peer_link *link = find(peers, link_id);
+  kvf_rail rail = {0}; /* of a link that went down before it was named to loads: the runtime has none to read over */
+  if (link != NULL) {
+    rail = (kvf_rail){link->transport, choose_rail(peers, link)};
+  }
+  peers->rail_reads[rail.transport][rail.index]++;
+  return rail;
+}
+
+void kvf_peers_end_read(kvf_peers *peers, kvf_rail rail)
+{
+  assert(peers->rail_reads[rail.transport][rail.index] > 0);
+  peers->rail_reads[rail.transport][rail.index]--;
 }
 
 static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link, kvf_peer_action *out)

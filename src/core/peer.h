@@ -24,6 +24,7 @@
 #include "core/pool.h"
 #include "kvferry/stats.h"
 #include "plan/pages.h"
+#include "wire/rails_description.h" /* KVF_RAILS_MAX */
 #include "wire/rank_record.h"
 
 #define KVF_PEERS_MAX 4096 /* known at once; unused ones make room, least recently used first */
@@ -51,6 +52,7 @@ typedef struct kvf_peer_link {
   uint32_t transport;    /* index into the node's own list of transports */
   uint32_t down_link_id; /* has gone down and its notice has not been taken yet; 0: none */
   uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
+  uint32_t rails_up;     /* of its transport's, those where its part is up */
   kvf_peer *peer;
   kvf_breaker breaker;
   bool is_second_try;  /* nobody has answered the first */
@@ -81,6 +83,12 @@ typedef struct kvf_peer_wait {
   kvf_status status;
   uint32_t link_id; /* of a link */
 } kvf_peer_wait;
+
+/* One of a transport's rails. */
+typedef struct kvf_rail {
+  uint32_t transport;
+  uint32_t index;
+} kvf_rail;
 
 typedef struct kvf_peer_key {
   kvf_address address;
@@ -205,7 +213,9 @@ typedef struct kvf_peers {
   uint32_t transports_count;
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
   uint32_t unserved[KVF_TRANSPORTS_MAX]; /* kinds of memory, a bit for each, that it does not bring into ours */
-  bool is_control;                       /* opens no links */
+  uint32_t rails[KVF_TRANSPORTS_MAX];    /* how many of it there are: a link has a part in each, and is up with all */
+  uint32_t rail_reads[KVF_TRANSPORTS_MAX][KVF_RAILS_MAX]; /* in flight, of all links */
+  bool is_control;                                        /* opens no links */
   kvf_timer known_timer;
   uint32_t known_count;
   kvf_known_peer known[KVF_KNOWN_PEERS_MAX];
@@ -253,7 +263,12 @@ void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* kvf_core_on_insecure(). */
 void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why);
 
-/* What came of a DIAL; of an OPEN_LINK; a link that was up has failed. Unknown ids are ignored. */
+/* A read begins over this link, on the rail that has the fewest; it has ended. */
+kvf_rail kvf_peers_begin_read(kvf_peers *peers, uint32_t link_id);
+void kvf_peers_end_read(kvf_peers *peers, kvf_rail rail);
+
+/* What came of a DIAL; of an OPEN_LINK, or of its part in one rail; a link, or part, that was up has failed. Unknown
+ * ids are ignored. */
 void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status);
 void kvf_peers_on_link(kvf_peers *peers, uint64_t now_ns, uint32_t link_id, kvf_status status);
 /* What its WELCOME says of this transport is malformed. The session is given up: no other attempt would find better in

@@ -24,6 +24,8 @@ static void check_link(const kvf_peers *peers, const kvf_peer *peer, const kvf_p
   assert(link->peer == peer && link == &peer->links[link->transport]);
   assert(link->state == KVF_LINK_NONE || (link->link_id > 0 && link->link_id < peers->next_link_id));
   assert((link->open_by_ns != KVF_TIME_NEVER) == (link->state == KVF_LINK_OPENING));
+  assert(link->state != KVF_LINK_OPENING || link->rails_up < peers->rails[link->transport]);
+  assert(link->state != KVF_LINK_UP || link->rails_up == peers->rails[link->transport]);
   assert(!is_in_table(link) || peer->state == KVF_PEER_READY);
   assert(link->state != KVF_LINK_UP || kvf_breaker_allows(&link->breaker));
   assert(link->state != KVF_LINK_UP || link->unusable == KVF_OK);
@@ -75,6 +77,7 @@ uint32_t kvf_peers_check(const kvf_peers *peers, uint32_t *holds, uint32_t *read
   uint32_t in_table = 0;
   uint32_t notices = 0;
   uint32_t actions = 0;
+  uint32_t rail_reads = 0;
   for (const kvf_list *node = peers->used.next; node != &peers->used; node = node->next, known++) {
     const kvf_peer *peer = KVF_CONTAINER_OF(node, kvf_peer, used);
     check_peer(peers, peer);
@@ -88,6 +91,10 @@ uint32_t kvf_peers_check(const kvf_peers *peers, uint32_t *holds, uint32_t *read
     *holds += peer->users;
     *reads += (uint32_t)peer->stat.reads_in_flight;
   }
+  for (uint32_t i = 0; i < peers->transports_count * KVF_RAILS_MAX; i++) {
+    rail_reads += peers->rail_reads[i / KVF_RAILS_MAX][i % KVF_RAILS_MAX];
+  }
+  assert(rail_reads == *reads);
   for (uint32_t i = 0; i < peers->known_count; i++) {
     *holds -= peers->known[i].peer != NULL;
   }

@@ -19,10 +19,9 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
     if ((node->transports_used >> i & 1) == 0) {
       continue;
     }
-    kvf_transport *transport = node->transports[i];
     kvf_transport_offer *offer = &welcome->transports[welcome->transports_count];
     size_t bytes = 0;
-    status = transport->ops->describe(transport, room, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, &bytes);
+    status = kvf_rails_describe(&node->transports[i], room, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX, &bytes);
     if (status == KVF_OK) {
       offer->description = malloc(bytes == 0 ? 1 : bytes);
       status = offer->description == NULL ? KVF_NO_MEMORY : KVF_OK;
@@ -115,7 +114,7 @@ static void clear_memory(kvf_node *node)
   set_ordering(node, NULL, 0);
   kvf_checksummer_stop(node->memory.checksummer);
   for (uint32_t i = 0; i < node->transports_count; i++) {
-    node->transports[i]->ops->clear_memory(node->transports[i]);
+    kvf_rails_clear_memory(&node->transports[i]);
   }
   kvf_fence_store_generation(node->memory.fence_table, 0);
   node->memory.is_set = false;
@@ -147,10 +146,10 @@ static uint32_t served_kinds(const kvf_transport_ops *ops, uint32_t ours, bool *
 /* Gives the memory to a transport, or leaves it out, where the others will do. */
 static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const kvf_transport_memory *memory)
 {
-  const kvf_transport_ops *ops = node->transports[i]->ops;
+  const kvf_transport_ops *ops = node->transports[i].ops;
   bool used;
   const uint32_t kinds = served_kinds(ops, ours, &used);
-  kvf_status status = used ? ops->set_memory(node->transports[i], memory) : KVF_TRANSFER_SETUP;
+  kvf_status status = used ? kvf_rails_set_memory(&node->transports[i], memory) : KVF_TRANSFER_SETUP;
   uint64_t now_ns = kvf_node_enter(node);
   kvf_core_set_served(node->core, i, status == KVF_OK ? kinds : 0);
   kvf_node_leave(node, now_ns);

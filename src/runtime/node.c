@@ -60,8 +60,7 @@ static const kvf_transport_ops *find_transport(const char *name)
 static void close_transports(kvf_node *node)
 {
   while (node->transports_count > 0) {
-    kvf_transport *transport = node->transports[--node->transports_count];
-    transport->ops->close(transport);
+    kvf_rails_close(&node->transports[--node->transports_count]);
   }
 }
 
@@ -95,7 +94,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
     if (ops == NULL) {
       (void)snprintf(message, KVF_MESSAGE_BYTES_MAX, "transports: this library has no transport \"%s\"", name);
     } else {
-      status = ops->open(&config, &host, &node->transports[i], message);
+      status = kvf_rails_open(ops, &config, &host, &node->transports[i], message);
     }
     const bool may_lack = node->config.require[0] == '\0' && kvf_core_transport(node->core, 1) != NULL;
     if (status == KVF_TRANSFER_SETUP && may_lack) {
@@ -109,6 +108,9 @@ static kvf_status open_transports(kvf_node *node, char *message)
       close_transports(node);
       return status;
     }
+    uint64_t now_ns = kvf_node_enter(node);
+    kvf_core_set_rails(node->core, i, node->transports[i].count);
+    kvf_node_leave(node, now_ns);
     node->transports_count = ++i;
   }
   return KVF_OK;
@@ -316,7 +318,8 @@ static void disconnect_links(kvf_node *node)
   node->closing = true;
   HASH_ITER(by_link_id, node->links, link, next)
   {
-    link->link->transport->ops->disconnect(link->link);
+    kvf_rails_disconnect(&node->transports[link->transport], link->parts);
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
     HASH_DELETE(by_link_id, node->links, link);
     free(link);
   }
@@ -334,7 +337,7 @@ void kvf_node_close(kvf_node *node)
   kvf_control_stop(node->clock.control);
   disconnect_links(node);
   for (uint32_t i = 0; node->memory.is_set && i < node->transports_count; i++) {
-    node->transports[i]->ops->clear_memory(node->transports[i]);
+    kvf_rails_clear_memory(&node->transports[i]);
   }
   close_transports(node);
   kvf_control_close(node->clock.control);

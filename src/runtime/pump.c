@@ -72,14 +72,15 @@ static const kvf_transport_offer *find_offer(const kvf_welcome *welcome, const c
 
 static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action *action)
 {
-  kvf_transport *transport = node->transports[action->transport];
-  const kvf_transport_offer *offer = find_offer(action->welcome, transport->ops->name);
+  const kvf_rails *rails = &node->transports[action->transport];
+  const kvf_transport_offer *offer = find_offer(action->welcome, rails->ops->name);
   kvf_node_link *entry = calloc(1, sizeof(*entry));
   kvf_status status = entry == NULL ? KVF_NO_MEMORY : offer == NULL ? KVF_TRANSFER_SETUP : KVF_OK;
   if (status != KVF_OK) {
     goto failed;
   }
   entry->link_id = action->link_id;
+  entry->transport = action->transport;
   HASH_ADD(by_link_id, node->links, link_id, sizeof(entry->link_id), entry);
   if (entry->by_link_id.tbl == NULL) {
     status = KVF_NO_MEMORY;
@@ -96,7 +97,7 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
                         .remote = action->welcome->regions,
                         .remote_count = action->welcome->regions_count,
                         .layout = action->welcome->layout};
-  status = transport->ops->connect(transport, &spec, &entry->link);
+  status = kvf_rails_connect(rails, &spec, entry->parts);
   kvf_forget(&spec.session_key, sizeof(spec.session_key));
   if (status == KVF_OK) {
     return;
@@ -116,7 +117,7 @@ static void do_close_link(kvf_node *node, uint32_t link_id)
 {
   kvf_node_link *entry = find_link(node, link_id);
   if (entry != NULL) {
-    entry->link->transport->ops->disconnect(entry->link);
+    kvf_rails_disconnect(&node->transports[entry->transport], entry->parts);
     HASH_DELETE(by_link_id, node->links, entry);
     free(entry);
   }
@@ -129,10 +130,8 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action
   kvf_status status = KVF_CANCELLED;
   if (entry != NULL) {
     read.small = read.small && node->caller_helps;
-    for (uint32_t i = 0; i < node->transports_count && read.small; i++) {
-      node->small_reads |= (uint32_t)(node->transports[i] == entry->link->transport) << i;
-    }
-    status = entry->link->transport->ops->read(entry->link, &read);
+    node->small_reads |= (uint32_t)read.small << entry->transport;
+    status = node->transports[entry->transport].ops->read(entry->parts[action->rail], &read);
   }
   if (status != KVF_OK) {
     kvf_core_on_read_done(node->core, now_ns, read.id, status, 0, NULL, 0, &(kvf_read_work){0});
@@ -143,7 +142,7 @@ static void do_cancel(kvf_node *node, const kvf_load_read *action)
 {
   kvf_node_link *entry = find_link(node, action->link_id);
   if (entry != NULL) { /* else: its link was disconnected, which has cancelled it */
-    entry->link->transport->ops->cancel(entry->link, action->transfer.id);
+    node->transports[entry->transport].ops->cancel(entry->parts[action->rail], action->transfer.id);
   }
 }
 
@@ -228,11 +227,10 @@ void kvf_node_assist(kvf_node *node, uint32_t transports)
 {
   for (uint32_t i = 0; i < node->transports_count; i++) {
     const uint32_t bit = UINT32_C(1) << i;
-    kvf_transport *transport = node->transports[i];
-    if ((transports & bit) == 0 || transport->ops->assist == NULL) {
+    if ((transports & bit) == 0) {
       continue;
     }
-    if (transport->ops->assist(transport)) {
+    if (kvf_rails_assist(&node->transports[i])) {
       (void)atomic_fetch_or_explicit(&node->events.may_assist, bit, memory_order_release);
     } else {
       (void)atomic_fetch_and_explicit(&node->events.may_assist, ~bit, memory_order_relaxed);

@@ -14,7 +14,7 @@
 #include "find/finder.h"
 #include "memory/memory.h"
 #include "runtime/log_sink.h"
-#include "transport/transport.h"
+#include "transport/rails.h"
 
 /* A connection that the control thread is to dial. */
 typedef struct kvf_dial {
@@ -26,7 +26,8 @@ typedef struct kvf_dial {
 typedef struct kvf_node_link {
   uint32_t link_id;
   UT_hash_handle by_link_id;
-  kvf_link *link;
+  uint32_t transport;
+  kvf_link *parts[KVF_RAILS_MAX]; /* as many as its transport has rails */
 } kvf_node_link;
 
 typedef struct kvf_control kvf_control;         /* control.c */
@@ -96,7 +97,7 @@ struct kvf_node {
   bool closing; /* effects are not carried out any more */
 
   uint32_t transports_count; /* set once: at open, or, of a node that does not listen, when it first has memory */
-  kvf_transport *transports[KVF_TRANSPORTS_MAX];
+  kvf_rails transports[KVF_TRANSPORTS_MAX];
   uint32_t transports_used; /* a bit for each that has our memory: the others are left out */
 
   kvf_node_clock clock;

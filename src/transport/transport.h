@@ -126,6 +126,8 @@ static inline bool kvf_link_spec_is_whole(const kvf_link_spec *spec)
 
 typedef struct kvf_transport_ops {
   const char *name; /* as in the option `transports` */
+  /* A node has as many as tcp_streams, which peers are told of as one (transport/rails.h); else a node has one. */
+  bool has_rails;
 
   /* Whether it brings bytes from a producer's memory of one kind (kvf_memory_kind; it may be none of ours) into a
    * consumer's of another. A node gives it no memory that it serves in no pair, and no link whose pairs it does not
@@ -175,8 +177,7 @@ struct kvf_link {
 
 extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same host, same user */
 extern const kvf_transport_ops kvf_transport_tcp;
-extern const kvf_transport_ops kvf_transport_tcp_rail; /* one of those that it is made of */
-extern const kvf_transport_ops kvf_transport_ucx;      /* RDMA and what else UCX has; loaded at run time */
+extern const kvf_transport_ops kvf_transport_ucx; /* RDMA and what else UCX has; loaded at run time */
 
 /* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
  * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */

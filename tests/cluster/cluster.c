@@ -93,6 +93,7 @@ static void set_option(const char *name, const char *value)
               {"own_stages", &c.consumer.stage_ends, NULL},
               {"dealt", &c.producer.dealt, NULL},
               {"own_dealt", &c.consumer.dealt, NULL},
+              {"rails", &c.rails, NULL},
               {"blocks", &c.blocks, NULL},
               {"start_ms", &c.start_ms, NULL},
               {"published", NULL, &c.is_published},
@@ -132,7 +133,7 @@ static void set_option(const char *name, const char *value)
 
 static void set_defaults(void)
 {
-  c.producer.ranks = c.consumer.ranks = c.heads = c.groups = 1;
+  c.producer.ranks = c.consumer.ranks = c.heads = c.groups = c.rails = 1;
   c.blocks = 4;
   c.start_ms = 1000;
   (void)snprintf(c.producer_model, sizeof(c.producer_model), "%s", "m");
@@ -284,6 +285,9 @@ static void start_node(cluster_node *node, uint8_t name, bool has_memory)
   memset(&node->config.incarnation, name, sizeof(node->config.incarnation));
   memset(node->config.secret, name, sizeof(node->config.secret));
   assert_int_equal(kvf_core_create(&node->config, c.now_ns, &node->core), KVF_OK);
+  for (uint32_t i = 0; kvf_core_transport(node->core, i) != NULL; i++) {
+    kvf_core_set_rails(node->core, i, c.rails);
+  }
   memset(node->table, 0, sizeof(node->table));
   node->memories = 0;
   if (has_memory) {
@@ -459,17 +463,20 @@ static void say_read(const kvf_load_read *read)
   }
   const size_t before = strlen(c.trace);
   if (before > 0 && before == c.read_said_at && read->transfer.id == c.last_read.transfer.id + 1 &&
-      read->link_id == c.last_read.link_id && layers->first == c.last_read.transfer.layers.first) {
+      read->link_id == c.last_read.link_id && read->rail == c.last_read.rail &&
+      layers->first == c.last_read.transfer.layers.first) {
     assert_true(before + used + 4 < sizeof(c.trace));
     (void)snprintf(c.trace + before, sizeof(c.trace) - before, " | %s", items);
   } else {
     char over[16] = "";
     char of_layers[32] = "";
+    char on_rail[16] = "";
     (void)snprintf(over, sizeof(over), " over %u", read->link_id);
     (void)snprintf(of_layers, sizeof(of_layers), " [%u-%u]", layers->first, layers->first + layers->count - 1);
-    cluster_say("read %u of P%u%s%s:%s %s", (uint32_t)read->transfer.id, c.link_producers[read->link_id],
-                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.layers > 0 ? of_layers : "",
-                read->transfer.small ? " small" : "", items);
+    (void)snprintf(on_rail, sizeof(on_rail), " rail %u", read->rail);
+    cluster_say("read %u of P%u%s%s%s:%s %s", (uint32_t)read->transfer.id, c.link_producers[read->link_id],
+                (c.held & CLUSTER_LINKS_OPENED) != 0 ? over : "", c.rails > 1 ? on_rail : "",
+                c.layers > 0 ? of_layers : "", read->transfer.small ? " small" : "", items);
   }
   c.last_read = *read;
   c.read_said_at = strlen(c.trace);
@@ -486,8 +493,9 @@ static void start_read(const kvf_load_read *read)
   say_read(read);
 }
 
-static void cancel_read(uint64_t read_id)
+static void cancel_read(const kvf_load_read *cancel)
 {
+  const uint64_t read_id = cancel->transfer.id;
   const size_t before = strlen(c.trace);
   if (before > 0 && before == c.cancel_said_at) {
     (void)snprintf(c.trace + before, sizeof(c.trace) - before, ",%u", (uint32_t)read_id);
@@ -495,9 +503,12 @@ static void cancel_read(uint64_t read_id)
     cluster_say("cancel %u", (uint32_t)read_id);
   }
   c.cancel_said_at = strlen(c.trace);
-  for (uint32_t i = 0; i < c.reads_count && (c.held & CLUSTER_CANCELS) == 0; i++) {
+  for (uint32_t i = 0; i < c.reads_count; i++) {
     if (c.reads[i].transfer.id == read_id) {
-      cluster_end_read(i, KVF_CANCELLED);
+      assert_true(c.reads[i].link_id == cancel->link_id && c.reads[i].rail == cancel->rail);
+      if ((c.held & CLUSTER_CANCELS) == 0) {
+        cluster_end_read(i, KVF_CANCELLED);
+      }
       return;
     }
   }
@@ -553,7 +564,9 @@ static void open_link(const kvf_peer_action *action)
     assert_memory_equal(key.data, action->session_key->data, key.bytes);
   }
   if ((c.held & CLUSTER_LINKS_OPENED) == 0) {
-    kvf_core_on_link(c.d.core, c.now_ns, action->link_id, KVF_OK);
+    for (uint32_t i = 0; i < c.rails; i++) {
+      kvf_core_on_link(c.d.core, c.now_ns, action->link_id, KVF_OK);
+    }
   } else {
     cluster_say("open %u P%u%s %s", action->link_id, producer, action->address.port >= OTHER_PORT ? " at v4" : "",
                 kvf_core_transport(c.d.core, action->transport));
@@ -576,7 +589,7 @@ void cluster_carry_out(cluster_node *node, const kvf_effect *effect)
       start_read(&effect->read);
       break;
     case KVF_EFFECT_CANCEL:
-      cancel_read(effect->read.transfer.id);
+      cancel_read(&effect->read);
       break;
     case KVF_EFFECT_STORE:
       node->table[effect->store.slot] = effect->store.entry;

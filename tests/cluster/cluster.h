@@ -92,6 +92,7 @@ typedef struct cluster {
   uint32_t heads;
   uint32_t groups;
   uint32_t layers; /* with parts, the first of them in group 0 and so on; 0: no parts, a region for each group */
+  uint32_t rails;  /* of each of the consumer's transports */
   uint32_t blocks; /* of the ticket that is made to begin with; 0: none is */
   bool has_two_addresses;
   bool is_apart; /* each producer rank is an engine of its own */
@@ -123,10 +124,10 @@ typedef struct cluster {
 extern cluster c;
 
 /* Closes the one before. Options are words: `ranks=2` of the producer, `own=2` of the consumer, whose rank `rank=1` is;
- * `heads` of the model, `groups`, `layers`, `stages` and `own_stages` (stage_ends), `dealt` and `own_dealt`; `blocks`
- * of ticket A, which is `published`; `start_ms`; `apart`; `control`; `two` addresses; `nomemory`; `offers=tcp`; `key`,
- * `d.key`, `p.key` and `p.other`; `p.model`; `hold=dials,links,reads,cancels,events`; each other one is set on all
- * nodes. */
+ * `heads` of the model, `groups`, `layers`, `stages` and `own_stages` (stage_ends), `rails`, `dealt` and `own_dealt`;
+ * `blocks` of ticket A, which is `published`; `start_ms`; `apart`; `control`; `two` addresses; `nomemory`;
+ * `offers=tcp`; `key`, `d.key`, `p.key` and `p.other`; `p.model`; `hold=dials,links,reads,cancels,events`; each other
+ * one is set on all nodes. */
 void cluster_open(const char *options);
 /* Of the last that was opened, if it is still open. */
 int cluster_close(void **state);

@@ -238,14 +238,14 @@ static void connect_link(void)
   told_up = false;
   is_up = false;
   link_user++;
-  kvf_status status = kvf_transport_tcp_rail.connect(tcp.transport, &spec, &link);
+  kvf_status status = kvf_transport_tcp.connect(tcp.transport, &spec, &link);
   fuzz_check(status == KVF_OK || (status == KVF_PROTOCOL && choice >= 0xd0));
 }
 
 static void disconnect(void)
 {
   if (link != NULL) {
-    kvf_transport_tcp_rail.disconnect(link);
+    kvf_transport_tcp.disconnect(link);
     link = NULL;
   }
 }
@@ -286,7 +286,7 @@ static void start_read(void)
   if (model->read.items_count > 0) {
     model->is_started = true;
     reads_count++;
-    kvf_transport_tcp_rail.read(link, &model->read);
+    kvf_transport_tcp.read(link, &model->read);
   }
 }
 
@@ -458,7 +458,7 @@ static void step(void)
       break;
     case 5:
       if (link != NULL) {
-        kvf_transport_tcp_rail.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
+        kvf_transport_tcp.cancel(link, fuzz_u8(&tape) % (READS_MAX + 1));
       }
       break;
     default:

@@ -309,16 +309,16 @@ static void run(bool listens, const kvf_transport_host *given)
   init_memory();
   fuzz_check(kvf_fence_table_open(TCP_SLOTS, &config.incarnation, &tcp.table, NULL) == KVF_OK);
   is_running = true;
-  fuzz_check(kvf_transport_tcp_rail.open(&config, &host, &tcp.transport, message) == KVF_OK);
+  fuzz_check(kvf_transport_tcp.open(&config, &host, &tcp.transport, message) == KVF_OK);
   tcp.tcp = kvf_tcp_of(tcp.transport);
   kvf_transport_memory memory = {.regions = tcp.regions,
                                  .regions_count = TCP_REGIONS,
                                  .table = tcp.table,
                                  .table_slots = TCP_SLOTS,
                                  .table_fd = -1};
-  fuzz_check(kvf_transport_tcp_rail.set_memory(tcp.transport, &memory) == KVF_OK);
+  fuzz_check(kvf_transport_tcp.set_memory(tcp.transport, &memory) == KVF_OK);
   (void)thread_main(thread_argument);
-  kvf_transport_tcp_rail.close(tcp.transport);
+  kvf_transport_tcp.close(tcp.transport);
   is_running = false;
   kvf_fence_table_close(tcp.table, TCP_SLOTS);
 }

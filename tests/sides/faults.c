@@ -517,7 +517,7 @@ static bool fault_serves(uint32_t theirs, uint32_t ours)
   return true;
 }
 
-#define FAULT_TRANSPORT(kind)                                                                       \
+#define FAULT_TRANSPORT(kind, rails)                                                                \
   const kvf_transport_ops *fault_inner_##kind = &kvf_transport_##kind;                              \
   static kvf_status kind##_open(const kvf_transport_config *config, const kvf_transport_host *host, \
                                 kvf_transport **out, char *message)                                 \
@@ -525,6 +525,7 @@ static bool fault_serves(uint32_t theirs, uint32_t ours)
     return fault_open(&fault_transport_##kind, fault_inner_##kind, config, host, out, message);     \
   }                                                                                                 \
   const kvf_transport_ops __wrap_kvf_transport_##kind = {.name = #kind,                             \
+                                                         .has_rails = (rails),                      \
                                                          .serves = fault_serves,                    \
                                                          .open = kind##_open,                       \
                                                          .close = fault_close,                      \
@@ -537,6 +538,6 @@ static bool fault_serves(uint32_t theirs, uint32_t ours)
                                                          .cancel = fault_cancel,                    \
                                                          .assist = fault_assist};
 
-FAULT_TRANSPORT(local)
-FAULT_TRANSPORT(tcp)
-FAULT_TRANSPORT(ucx)
+FAULT_TRANSPORT(local, false)
+FAULT_TRANSPORT(tcp, true)
+FAULT_TRANSPORT(ucx, false)

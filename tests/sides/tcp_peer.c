@@ -318,7 +318,7 @@ tcp_consumer *tcp_consumer_open(uint32_t handshake_timeout_ms)
   config.listen[0] = '\0';
   tcp_consumer *consumer = allocate(sizeof(*consumer));
   side_introduction *told = &consumer->introduction;
-  side_open_with(&consumer->one, &kvf_transport_tcp_rail, &shape, 1, &config);
+  side_open_with(&consumer->one, &kvf_transport_tcp, &shape, 1, &config);
   side_set_all(&consumer->one, 0);
   *told = (side_introduction){.incarnation = {{1, 2, 3}}, .shape = shape};
   consumer->listener = listen_as(&told->incarnation, told->description, &told->description_bytes);
@@ -343,7 +343,7 @@ void tcp_consumer_link(tcp_consumer *consumer)
 void tcp_consumer_close(tcp_consumer *consumer)
 {
   if (consumer->link != NULL) {
-    kvf_transport_tcp_rail.disconnect(consumer->link);
+    kvf_transport_tcp.disconnect(consumer->link);
   }
   if (consumer->fd >= 0) {
     (void)close(consumer->fd);

@@ -81,8 +81,6 @@ static inline kvf_tcp *kvf_tcp_of(kvf_transport *transport)
   return KVF_CONTAINER_OF(transport, kvf_tcp, driven.base);
 }
 
-/* Of kvf_transport_ops: theirs is read by them. */
-bool kvf_tcp_serves(uint32_t theirs, uint32_t ours);
 /* How so much payload of this memory's chunk goes, from its first byte on: for kvf_tcp_payload_end(). NULL: nowhere. */
 kvf_tcp_payload kvf_tcp_payload_of(kvf_tcp_memory *memory, const kvf_chunk *chunk, uint64_t bytes);
 /* From here on nothing of it is read or written. May be called again. */

@@ -217,8 +217,7 @@ static kvf_status tcp_open(const kvf_transport_config *config, const kvf_transpo
   }
   kvf_tcp_server_init(tcp);
   tcp->driven.close_link = kvf_tcp_link_close;
-  kvf_status status =
-      kvf_driven_open(&tcp->driven, &kvf_transport_tcp_rail, config, host, KVF_TCP_LOG_LINES_PER_S, message);
+  kvf_status status = kvf_driven_open(&tcp->driven, &kvf_transport_tcp, config, host, KVF_TCP_LOG_LINES_PER_S, message);
   status = status == KVF_OK ? listen_on(tcp, message) : status;
   status = status == KVF_OK ? kvf_driven_start(&tcp->driven, "kvf-tcp", thread_main, message) : status;
   if (status != KVF_OK) {
@@ -328,15 +327,16 @@ static kvf_status tcp_describe(kvf_transport *transport, void *out, size_t capac
   return kvf_writer_end(&codec, true, out_bytes);
 }
 
-bool kvf_tcp_serves(uint32_t theirs, uint32_t ours)
+static bool tcp_serves(uint32_t theirs, uint32_t ours)
 {
   (void)theirs;
   return kvf_memory_ops_of(ours) != NULL;
 }
 
-const kvf_transport_ops kvf_transport_tcp_rail = {
+const kvf_transport_ops kvf_transport_tcp = {
     .name = "tcp",
-    .serves = kvf_tcp_serves,
+    .has_rails = true,
+    .serves = tcp_serves,
     .open = tcp_open,
     .close = tcp_close,
     .set_memory = tcp_set_memory,

@@ -7,7 +7,7 @@
 #include "../../sides/tcp_peer.h"
 #include "test.h"
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 
 static tcp_consumer *consumer;
 

@@ -10,7 +10,7 @@
 
 #define FILL 0x77
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 
 typedef struct scene {
   tcp_consumer *consumer;

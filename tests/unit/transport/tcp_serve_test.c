@@ -13,7 +13,7 @@
 #define BLOCK_BYTES (256 << 10)
 #define LARGE 32 /* blocks: more than the kernel takes at once */
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 
 typedef struct scene {
   side producer;

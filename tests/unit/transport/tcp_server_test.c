@@ -16,7 +16,7 @@
 
 #define SLOW_BYTES (256u << 10)
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 static atomic_int accept_error; /* of the next accept4(); 0: none */
 
 int __real_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);

@@ -4,9 +4,8 @@
 #include "../../held_port.h"
 #include "../../sides/side.h"
 #include "test.h"
-#include "wire/rails_description.h"
 
-static const kvf_transport_ops *const ops = &kvf_transport_tcp_rail;
+static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 
 static side *opened_with(const kvf_transport_config *config)
 {
@@ -28,12 +27,11 @@ static void closed(side *one)
   free(one);
 }
 
-/* Of the whole, which checks what its rails do not look at. */
 static kvf_status open_status(const kvf_transport_config *config, char *message)
 {
   const kvf_transport_host host = {0};
   kvf_transport *transport = (void *)8;
-  kvf_status status = kvf_transport_tcp.open(config, &host, &transport, message);
+  kvf_status status = ops->open(config, &host, &transport, message);
   assert_null(transport);
   return status;
 }
@@ -42,13 +40,6 @@ TEST(configurations_that_cannot_work_are_named)
 {
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_transport_config config = side_config();
-  config.tcp_streams = 0;
-  assert_int_equal(open_status(&config, message), KVF_INVALID);
-  assert_non_null(strstr(message, "tcp_streams is 0"));
-  config.tcp_streams = KVF_RAILS_MAX + 1;
-  assert_int_equal(open_status(&config, message), KVF_INVALID);
-  assert_non_null(strstr(message, "tcp_streams is 17: tcp needs 1 to 16"));
-  config = side_config();
   strcpy(config.listen, "1.2.3.4:x");
   assert_int_equal(open_status(&config, message), KVF_INVALID);
   assert_non_null(strstr(message, "1.2.3.4:x"));
