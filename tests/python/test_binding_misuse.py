@@ -22,9 +22,10 @@ def test_the_stub_file_names_what_the_module_has() -> None:
     for kind in (_kvferry.Node, _kvferry.Staging, _kvferry.Recovery):
         methods = re.split(r"\n(?:def|class) ", stub.split(f"class {kind.__name__}:")[1])[0]
         module = module.replace(methods, "")
-        assert set(re.findall(r"    def ([a-z]\w*)", methods)) == {name for name in dir(kind) if name[0] != "_"}
+        assert set(re.findall(r"    def ([a-z]\w*)", methods)) == {name for name in dir(kind) if name[0] != "_"}, (
+            f"left: {kind.__name__} in _kvferry.pyi; right: in the module")
     named = set(re.findall(r"^(?:def|class) (\w+)", module, re.M)) | set(re.findall(r"^(\w+): Final", module, re.M))
-    assert named == {name for name in dir(_kvferry) if name[0] != "_"}
+    assert named == {name for name in dir(_kvferry) if name[0] != "_"}, "left: _kvferry.pyi; right: the module"
 
 
 def test_version() -> None:

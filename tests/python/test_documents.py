@@ -39,7 +39,8 @@ def test_the_operator_has_the_same_alerts():
 
 def test_the_readme_has_a_result_of_each_release():
     assert set(SUPPORTED) <= set(releases_in(README.read_text()))
-    assert {versions.minor(release) for release in SUPPORTED} == versions.TESTED.keys()
+    assert {versions.minor(release) for release in SUPPORTED} == versions.TESTED.keys(), (
+        "left: tools/dev/requirements-releases.txt; right: kvferry/vllm/versions.py")
 
 
 def test_the_failure_model_names_no_other_reasons():
@@ -61,7 +62,7 @@ def test_examples_name_a_policy():
     """Else clients get vLLM's default: an error."""
     examples = {f"{path.name}: {block}" for path in [ROOT / "README.md", *DOCS.glob("*.md")]
                 for block in re.findall(r"^```.*?^```", path.read_text(), re.M | re.S) if '"kv_connector"' in block}
-    assert len(examples) == 4
+    assert len(examples) == 4, "examples of an engine in README and docs/, which this test must see: " + "\n".join(examples)
     assert {one for one in examples if '"kv_load_failure_policy": "recompute"' not in one} == set()
 
 
@@ -186,8 +187,10 @@ def test_each_metric_has_a_reader_and_there_are_not_too_many():
     read = bare_names(text) | set(re.findall(r'"(\w+)"', "\n".join(path.read_text() for path in READERS[3:])))
     suffixes = ("", "_bucket", "_sum", "_count")
     names = {name.removeprefix(metric_table.PREFIX) for name, _, _ in metric_table.names()}
-    assert {name for name in names if not any(name + suffix in read for suffix in suffixes)} == set()
-    assert NEW <= names and len(names - NEW) <= OLD_MAX
+    unread = {name for name in names if not any(name + suffix in read for suffix in suffixes)}
+    assert not unread, "no panel, alert or command reads these"
+    assert NEW <= names
+    assert len(names - NEW) <= OLD_MAX, f"{len(names)} metrics are more than anybody reads: let one go for each that comes"
 
 
 def test_tools_tests_and_documents_name_metrics_that_exist():

@@ -274,7 +274,8 @@ reasons = pytest.mark.parametrize("provoke", ALL, ids=lambda provoke: provoke.__
 
 def test_the_table_is_complete() -> None:
     shown = {reason_of(provoke) for provoke in [*ALL, *WHILE_IT_WAITS]} | {"invalid"} | OF_A_STOPPED_PRODUCER
-    assert shown | NEVER_AT_A_CLIENT.keys() == {name for name, *_ in _kvferry.reasons()}
+    assert shown | NEVER_AT_A_CLIENT.keys() == {name for name, *_ in _kvferry.reasons()}, (
+        "left: provoked here, or in NEVER_AT_A_CLIENT; right: the library's")
 
 
 def client_of(consumer: Sides) -> TestClient:

@@ -241,7 +241,7 @@ def statuses_have_rows(root):
 
 # Fields that no option of their name sets; the first are for src/base alone.
 IN_BASE = {"struct_bytes", "options_gone"}
-NO_OPTIONS = IN_BASE | {"identity_fields", "identity", "log", "log_context", "listen_source", "listen_other"}
+NO_OPTIONS = IN_BASE | {"identity_fields", "identity", "log", "log_context", "log_queue", "listen_source", "listen_other"}
 
 
 def options_are_whole(root):
