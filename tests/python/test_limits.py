@@ -188,6 +188,14 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
           drain_grace_ms=0, require=["tcp"], rpcs_that_keep_weights=["one"], weights_digest="trust")
 
 
+@pytest.mark.parametrize("given, is_on", [(True, True), ("true", True), ("on", True), (False, False), ("false", False), ("off", False)])
+def test_a_switch_is_a_boolean_or_a_word(given: Any, is_on: bool) -> None:
+    """The same of the library's options and of the connector's own."""
+    engine = vllm_config(options={"checksum": given, "carry_drafts": given})
+    assert config.has_checksums(engine) == config.carries_drafts(engine) == is_on
+    config.check_options(engine, engine.kv_transfer_config.kv_connector_extra_config)
+
+
 def test_weights_without_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "a.safetensors"

@@ -109,6 +109,10 @@ def test_less_than_it_looks(serve: Serve, capsys: pytest.CaptureFixture[str], p:
     assert re.match("less  " + said, first(serve, capsys, p, d))
 
 
+def test_an_engine_beside_them_that_is_idle(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why(serve, capsys, P_WELL, IDLE, D_WELL)[0] == 0
+
+
 def test_the_first_of_several(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     line = first(serve, capsys, P_WELL, failed("deadline") | {'load_failures_total{reason="bad_ticket"}': 30, "requests_total": 10})
     assert line.startswith("FAIL  3 ticket  D has taken 10 tickets; bad_ticket 30: ")

@@ -101,17 +101,14 @@ def ranks_of(snapshot: Snapshot) -> int:
 class Sides(NamedTuple):
     p: Side
     d: Side
-    idle: list[Engine]
-    """Neither has asked them for a ticket, nor brought them one, and it is not known what they are."""
 
 
 def sides_of(engines: Sequence[Engine]) -> Sides:
+    """An engine that nobody has asked for a ticket, or brought one, is of the side that the others are not of. If all are idle, none is."""
     p, d = [one for one in engines if one.is_p], [one for one in engines if one.is_d]
-    idle = [one for one in engines if not one.is_p and not one.is_d]
-    if bool(p) != bool(d):  # an idle one is what the others are not
-        (d if p else p).extend(idle)
-        idle = []
-    return Sides(Side(p), Side(d), idle)
+    if bool(p) != bool(d):
+        (d if p else p).extend(one for one in engines if not one.is_p and not one.is_d)
+    return Sides(Side(p), Side(d))
 
 
 # ---- numbers in words ----
@@ -277,7 +274,7 @@ D_STEPS: tuple[tuple[Step, Callable[[Side, Side], Line]], ...] = (
 def lines(sides: Sides) -> list[Line]:
     """One for each step, in their order."""
     p, d = sides.p, sides.d
-    if sides.idle:
+    if not p.engines and not d.engines:
         return [Line(FAIL, table.TICKETS, "not_asked: none of these engines has been asked for a ticket, or been given one",
                      remedy_of(table.TICKETS, "not_asked")), *(unknown(step, "nothing to judge yet") for step in table.STEPS[1:])]
     made = [tickets(p, d), router(p, d)]
