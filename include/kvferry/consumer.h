@@ -70,6 +70,10 @@ typedef struct kvf_request_options {
   /* A shorter good prefix of a failed load is of no use to the engine: what its windows look at would not be there, or
    * it has a state of all tokens only. 0: any may be kept; UINT32_MAX: all, or none. Not from text. */
   uint32_t keep_from_tokens;
+  /* What the engine calls the request ("cmpl-8cf87847"): lines of the log name it so. Copied by kvf_request_open(), as
+   * far as KVF_REQUEST_NAME_BYTES_MAX, with '?' for control characters. NULL: it has no name. Not from text. */
+  const char *name;
+  uint64_t reserved[4]; /* zero */
 } kvf_request_options;
 
 /* Fills *options with the node's own. Any thread. */
@@ -107,7 +111,7 @@ typedef struct kvf_request_info {
  * KVF_OTHER_KEY: signed with another key: as KVF_BAD_TICKET, but the next ticket of that engine will be, too.
  * KVF_INCOMPATIBLE: made for another model or layout (the log names the identity's field that differs), or of another
  * release's version. KVF_NO_RESOURCE: too many requests open, or producers in use; retry later or elsewhere.
- * KVF_NO_MEMORY: retry later or elsewhere. */
+ * KVF_NO_MEMORY: retry later or elsewhere. KVF_INVALID: a NULL argument, or reserved room of options is not zero. */
 KVF_API KVF_MUST_USE kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes,
                                                  const kvf_prompt *prompt, const kvf_request_options *options,
                                                  uint64_t user, kvf_request_info *info);
@@ -180,7 +184,8 @@ typedef struct kvf_load_params {
   uint32_t reserved;      /* zero */
   uint64_t user;
   const kvf_ordering_point *after; /* no byte is written before it; NULL: at once. Read during the call only */
-  uint64_t reserved_too[4];        /* zero */
+  const char *name;                /* the request's (kvf_request_options), for the rank's log; copied; NULL: none */
+  uint64_t reserved_too[3];        /* zero */
 } kvf_load_params;
 
 /* Rank: starts loading: connects at once, and writes once load->after is complete. On KVF_OK the destination blocks are

@@ -24,6 +24,7 @@ KVF_C_BEGIN
 #define KVF_IDENTITY_FIELDS_MAX 32     /* fields of the compatibility identity */
 #define KVF_IDENTITY_BYTES_MAX 128     /* one field's name or value, with its terminating zero */
 #define KVF_MESSAGE_BYTES_MAX 256      /* an error message, with its terminating zero */
+#define KVF_REQUEST_NAME_BYTES_MAX 128 /* an engine's name of a request, with its terminating zero; a longer is cut */
 
 /* "No block": a position whose block has slid out of the window (producer) or is not wanted (consumer). */
 #define KVF_BLOCK_NONE UINT32_MAX

@@ -1,6 +1,7 @@
 /* Formats a line, takes what terminals would act on out of it, and counts lines per second and reason. */
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,6 +36,39 @@ void kvf_log(const kvf_logger *logger, kvf_log_level level, const char *format, 
   }
   kvf_log_clean(line);
   logger->fn(logger->context, level, line);
+}
+
+void kvf_log_copy_name(char out[KVF_REQUEST_NAME_BYTES_MAX], const char *name)
+{
+  size_t bytes = name == NULL ? 0 : strnlen(name, KVF_REQUEST_NAME_BYTES_MAX);
+  const bool is_cut = bytes == KVF_REQUEST_NAME_BYTES_MAX;
+  bytes -= is_cut;
+  if (bytes > 0) {
+    memcpy(out, name, bytes);
+  }
+  out[bytes] = '\0';
+  if (is_cut) {
+    memcpy(out + bytes - 3, "...", 3);
+  }
+  kvf_log_clean(out);
+}
+
+kvf_log_prefix kvf_log_request_prefix(kvf_log_request request)
+{
+  kvf_log_prefix prefix = {""};
+  char name[KVF_REQUEST_NAME_BYTES_MAX];
+  kvf_log_copy_name(name, request.name);
+  if (request.id == 0 && name[0] == '\0') {
+    return prefix;
+  }
+  if (name[0] == '\0') {
+    (void)snprintf(prefix.text, sizeof(prefix.text), "request %" PRIu64 ": ", request.id);
+  } else if (request.id == 0) {
+    (void)snprintf(prefix.text, sizeof(prefix.text), "request %s: ", name);
+  } else {
+    (void)snprintf(prefix.text, sizeof(prefix.text), "request %s (%" PRIu64 "): ", name, request.id);
+  }
+  return prefix;
 }
 
 static void begin_second(kvf_log_limit_slot *slot, uint64_t now_ns)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "kvferry/config.h"
+#include "kvferry/types.h"
 
 /* Where lines go. fn NULL: nowhere. Copy it freely. */
 typedef struct kvf_logger {
@@ -22,6 +23,23 @@ __attribute__((format(printf, 3, 4))) void kvf_log(const kvf_logger *logger, kvf
 
 /* Replaces control characters of `text` in place. */
 void kvf_log_clean(char *text);
+
+/* A request, as lines speak of it. */
+typedef struct kvf_log_request {
+  uint64_t id;      /* 0: it has none yet */
+  const char *name; /* the engine's; NULL or empty: none */
+} kvf_log_request;
+
+typedef struct kvf_log_prefix {
+  char text[KVF_REQUEST_NAME_BYTES_MAX + 48];
+} kvf_log_prefix;
+
+/* How lines about it begin: "request cmpl-8cf8 (3): ", "request 3: ", "request cmpl-8cf8: ", or "". */
+kvf_log_prefix kvf_log_request_prefix(kvf_log_request request);
+
+/* Copies a name that a client may have chosen: one that is too long ends in "...", control characters become '?'.
+ * NULL: an empty one. */
+void kvf_log_copy_name(char out[KVF_REQUEST_NAME_BYTES_MAX], const char *name);
 
 #define KVF_LOG_LIMIT_SLOTS 64
 

@@ -204,6 +204,7 @@ static kvf_status begin(kvf_attachments *attachments, uint64_t now_ns, const kvf
     return status;
   }
   attachments->next_id++;
+  attachments->peers->has_requests = true;
   *out = attachment;
   return KVF_OK;
 }

@@ -106,6 +106,7 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
   kvf_loads_init(&core->loads, &core->context, &core->peers, &core->pool, random[2]);
   if (status == KVF_OK) {
     status = kvf_lease_table_init(&core->leases, options, now_ns);
+    core->leases.context = &core->context;
   }
   if (status == KVF_OK) {
     /* Random, so that a restarted control node does not use its predecessor's ids; small enough that ids never run out.
@@ -380,9 +381,9 @@ bool kvf_core_session_key(const kvf_core *core, uint64_t session_id, kvf_key *ou
 
 /* ---- consumer ---- */
 
-void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_status status)
+void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_log_request request, kvf_status status)
 {
-  kvf_sources_refused(&core->context, now_ns, status);
+  kvf_sources_refused(&core->context, now_ns, request, status);
 }
 
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options)
@@ -394,7 +395,14 @@ kvf_status kvf_core_request_open(kvf_core *core, uint64_t now_ns, const kvf_sour
                                  const kvf_request_options *options, uint64_t user, uint64_t *id,
                                  const kvf_ticket **first)
 {
-  return kvf_requests_open(&core->requests, now_ns, sources, prompt, options, user, id, first);
+  kvf_status status = kvf_requests_open(&core->requests, now_ns, sources, prompt, options, user, id, first);
+  if (status == KVF_NO_RESOURCE || status == KVF_NO_MEMORY) { /* else it is the ticket, of which a line has told */
+    const kvf_log_request request = {.name = options == NULL ? NULL : options->name};
+    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "%sticket not taken up: %s: %s",
+                    kvf_log_request_prefix(request).text, kvf_status_name(status),
+                    kvf_status_describe(status)->meaning);
+  }
+  return status;
 }
 
 kvf_verdict kvf_core_request_refused(kvf_core *core, uint64_t now_ns, kvf_status status, uint32_t tokens,
@@ -442,9 +450,12 @@ kvf_status kvf_core_load_start(kvf_core *core, uint64_t now_ns, const kvf_source
                                uint64_t point)
 {
   kvf_status status = kvf_loads_start(&core->loads, now_ns, sources, load, point);
-  if (status != KVF_OK) { /* the control node hears of it without the reason, unless the engine passes it on */
-    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: no load: %s: %s",
-                    (unsigned long long)load->request_id, kvf_status_name(status),
+  /* The control node hears of it without the reason, unless the engine passes it on. Of a ticket or layout that does
+   * not fit a line has told. */
+  if (status != KVF_OK && status != KVF_BAD_TICKET && status != KVF_INCOMPATIBLE) {
+    const kvf_log_request request = {.id = load->request_id, .name = load->name};
+    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "%sno load: %s: %s",
+                    kvf_log_request_prefix(request).text, kvf_status_name(status),
                     kvf_status_describe(status)->meaning);
   }
   return status;

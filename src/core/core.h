@@ -107,7 +107,7 @@ void kvf_core_drain(kvf_core *core);
 /* Of the node's keys, ours first: for tickets. They never change: any thread, without the lock. */
 const kvf_mac *kvf_core_macs(const kvf_core *core, size_t *count);
 /* A ticket did not decode, and is counted and logged, if that is the ticket's fault: it goes no further. */
-void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_status status);
+void kvf_core_ticket_refused(kvf_core *core, uint64_t now_ns, kvf_log_request request, kvf_status status);
 /* `options` completed with the node's; NULL: the node's alone. Any thread, without the lock. */
 kvf_request_options kvf_core_request_options(const kvf_core *core, const kvf_request_options *options);
 /* *first (may be NULL) is the first source that is good. */

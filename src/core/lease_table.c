@@ -292,6 +292,27 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   check(table, entry);
 }
 
+/* Why no engine has loaded it. Of an engine's ranks, all of which have the lease, the first says so. */
+static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease_entry *entry,
+                       kvf_lease_end_cause cause)
+{
+  if (table->context == NULL || table->config->rank != 0 || entry->any_completed) {
+    return;
+  }
+  const char *why = "this engine has taken its blocks back";
+  if (cause == KVF_LEASE_END_ABANDONED) {
+    why = "the engine that came for it has given it up, as its log says";
+  } else if (cause == KVF_LEASE_END_EXPIRED && entry->untaken) {
+    why = "no engine has come with its ticket within lease_ttl_ms";
+  } else if (cause == KVF_LEASE_END_EXPIRED) {
+    why = now_ns >= entry->deadline_max_ns ? "it is as old as lease_max_ms"
+                                           : "the engine that came for it has not renewed it within lease_ttl_ms";
+  }
+  kvf_context_log(table->context, now_ns, KVF_LEASE_EXPIRED, cause,
+                  cause == KVF_LEASE_END_EXPIRED ? KVF_LOG_WARN : KVF_LOG_INFO, "lease %llu has ended unread: %s",
+                  (unsigned long long)entry->id, why);
+}
+
 static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause)
 {
   end_lease(table, entry, cause, kvf_fence_word_ended(entry->id));
@@ -305,6 +326,7 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
+    say_unused(table, now_ns, entry, KVF_LEASE_END_EXPIRED);
     end_own(table, entry, entry->lingers ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
@@ -316,6 +338,9 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
     return KVF_NOT_FOUND;
   }
   expire_if_due(table, entry, now_ns);
+  if (is_live(entry) && kvf_fence_word_ended(lease->id) > entry->word) {
+    say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
+  }
   if (entry->word == kvf_fence_word_live(lease->id)) {
     end_own(table, entry, KVF_LEASE_END_REVOKED);
     return KVF_OK;
@@ -346,6 +371,7 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
     kvf_lease_entry *entry = &table->entries[slot];
     expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
+      say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
       end_own(table, entry, KVF_LEASE_END_REVOKED);
     }
   }
@@ -518,6 +544,7 @@ static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, ui
     linger(table, entry);
     return state;
   }
+  say_unused(table, now_ns, entry, KVF_LEASE_END_ABANDONED);
   end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_ENDED;
 }

@@ -29,6 +29,7 @@
 
 #include "base/fence.h"
 #include "base/wheel.h"
+#include "core/context.h"
 #include "kvferry/node.h"
 #include "wire/layout.h"
 #include "wire/lease_message.h"
@@ -55,7 +56,8 @@ typedef struct kvf_lease_entry kvf_lease_entry;
 typedef struct kvf_lease_table {
   void *memory;
   kvf_lease_entry *entries; /* in `memory`, at the beginning of a cache line */
-  const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms, lease_linger_ms */
+  const kvf_config *config; /* lease_slots, lease_ttl_ms, lease_max_ms, lease_linger_ms, rank */
+  kvf_context *context;     /* whose log hears of leases that nobody has loaded; NULL: none */
   kvf_list stores;
   kvf_list ended;
   kvf_list lingering;

@@ -592,6 +592,11 @@ static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 /* ---- what comes in ---- */
 
+static kvf_log_prefix prefix_of(const kvf_open_load *load)
+{
+  return kvf_log_request_prefix((kvf_log_request){.id = load->report.request_id, .name = load->name});
+}
+
 /* The first trouble is the cause; but a connection that broke is only how the end of the peer's process was heard of.
  */
 static kvf_status cause_of_refusal(const kvf_slice *slice, kvf_status status)
@@ -621,9 +626,9 @@ static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *sl
   }
   kvf_address_format(&slice->peer->key.address, address);
   kvf_context_log(loads->context, now_ns, KVF_INCOMPATIBLE, slice->peer->stat.id, KVF_LOG_WARN,
-                  "request %llu: incompatible: %s has %u layers from %u on, heads from %u on, and tokens of rank %u of "
-                  "%u, %u at a time: not what its engine's ticket, or another of its ranks, says",
-                  (unsigned long long)slice->load->report.request_id, address, layers->count, layers->first,
+                  "%sincompatible: the rank %s differs from its engine's ticket, or from another of its ranks: it has "
+                  "%u layers from %u on, heads from %u on, and tokens of rank %u of %u, %u at a time",
+                  prefix_of(slice->load).text, address, layers->count, layers->first,
                   slice->peer->memory.holding.share.first_head, slice->peer->memory.holding.deal.rank,
                   slice->peer->memory.holding.deal.ranks, slice->peer->memory.holding.deal.tokens);
   return false;
@@ -862,6 +867,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
     measure_slice(loads->pool, slice);
     choose_chunk_bytes(loads, slice);
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
+    loads->peers->has_loads = true;
     wait_link(loads, now_ns, slice);
   }
 }
@@ -877,8 +883,8 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
   if (status != KVF_OK) {
     char address[KVF_ADDRESS_TEXT_BYTES];
     kvf_address_format(&ticket->rank[0].address, address);
-    kvf_context_log(loads->context, now_ns, status, 0, KVF_LOG_WARN, "request %llu: %s: not to be loaded from %s: %s",
-                    (unsigned long long)load->report.request_id, kvf_status_name(status), address, message);
+    kvf_context_log(loads->context, now_ns, status, 0, KVF_LOG_WARN, "%scannot be loaded from %s: %s: %s",
+                    prefix_of(load).text, address, kvf_status_name(status), message);
     return status;
   }
   for (uint32_t i = 0; i < load->items_count; i++) {
@@ -945,6 +951,7 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   load->begun_ns = now_ns;
   load->deadline_ns =
       kvf_time_add(now_ns, kvf_ms_to_ns(spec->timeout_ms == 0 ? config->load_timeout_ms : spec->timeout_ms));
+  kvf_log_copy_name(load->name, spec->name);
   load->report.request_id = spec->request_id;
   load->report.ranks_mask = UINT64_C(1) << config->rank;
   load->report.blocks = (uint32_t)kvf_ticket_all_positions(sources->tickets[0]);
@@ -985,9 +992,8 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
       loads->stats.source_switches++;
       kvf_context_log(loads->context, now_ns, load->report.status,
                       load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
-                      "request %llu: %s at %s: %u of %u blocks are good, the others are asked of %s",
-                      (unsigned long long)load->report.request_id, kvf_status_name(load->report.status), from,
-                      load->report.prefix, load->report.blocks, to);
+                      "%s%s at %s: %u of %u blocks were loaded, the others are asked of %s", prefix_of(load).text,
+                      kvf_status_name(load->report.status), from, load->report.prefix, load->report.blocks, to);
       return true;
     }
   }
@@ -999,7 +1005,8 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
 {
   kvf_sources good;
   kvf_open_load *open;
-  kvf_status status = kvf_sources_judge(loads->context, now_ns, sources, &load->prompt, &good);
+  const kvf_log_request asked = {.id = load->request_id, .name = load->name};
+  kvf_status status = kvf_sources_judge(loads->context, now_ns, asked, sources, &load->prompt, &good);
   if (status == KVF_OK) {
     status = kvf_pool_check_destination(loads->pool, good.tickets[0], &load->destination);
   }

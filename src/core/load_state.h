@@ -79,9 +79,10 @@ struct kvf_open_load {
   UT_hash_handle by_id; /* by report.request_id */
   uint64_t point;       /* that nothing is written before; 0: none, or it has come */
   kvf_load_state state;
-  kvf_report report;    /* complete when it is decided */
-  kvf_list event;       /* in kvf_loads.events while one of its is due */
-  bool outcome_due;     /* else an event that is due is its release */
+  kvf_report report;                     /* complete when it is decided */
+  char name[KVF_REQUEST_NAME_BYTES_MAX]; /* the engine's; empty: none */
+  kvf_list event;                        /* in kvf_loads.events while one of its is due */
+  bool outcome_due;                      /* else an event that is due is its release */
   kvf_list going_on;    /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
   kvf_attempts *others; /* NULL: there is one attempt only */
   uint64_t begun_ns;

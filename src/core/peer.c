@@ -171,11 +171,19 @@ static void turn(kvf_peer *peer)
   peer->dial.is_at_other = peer->dial.other.port != 0 && !peer->dial.is_at_other;
 }
 
+/* A peer that cannot be reached fails all nodes of an engine: the one that decides on its requests says so. What a peer
+ * says amiss is one connection's. */
+static kvf_log_level level_of(const kvf_peers *peers, kvf_status status)
+{
+  const bool is_of_all = kvf_status_describe(status)->lost == KVF_LOST_PEER && status != KVF_PROTOCOL;
+  return is_of_all && peers->has_loads && !peers->has_requests ? KVF_LOG_DEBUG : KVF_LOG_WARN;
+}
+
 /* The connection has failed: hangs up, trips the breaker if the status says so, answers those who wait. */
 static void fail(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_status status, const char *what)
 {
-  kvf_context_log(peers->context, now_ns, status, peer->stat.id, KVF_LOG_WARN, "peer %s: %s: %s", peer->stat.address,
-                  kvf_status_name(status), what);
+  kvf_context_log(peers->context, now_ns, status, peer->stat.id, level_of(peers, status), "peer %s: %s: %s",
+                  peer->stat.address, kvf_status_name(status), what);
   count_failure(peers, now_ns, peer, status);
   disconnect(peers, peer);
   turn(peer); /* a probe has one try */
@@ -866,7 +874,8 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
     fail(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT, late);
     return;
   }
-  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, KVF_LOG_INFO,
+  const kvf_log_level level = level_of(peers, KVF_HANDSHAKE_TIMEOUT) == KVF_LOG_WARN ? KVF_LOG_INFO : KVF_LOG_DEBUG;
+  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level,
                   "peer %s: %s: it is dialed again", peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
   const bool had_turned = peer->dial.has_turned;

@@ -206,6 +206,8 @@ typedef struct kvf_peers {
   char transports[KVF_TRANSPORTS_MAX][KVF_TRANSPORT_NAME_BYTES];
   uint32_t unserved[KVF_TRANSPORTS_MAX]; /* kinds of memory, a bit for each, that it does not bring into ours */
   bool is_control;                       /* opens no links */
+  bool has_requests;                     /* attachment.c has held one */
+  bool has_loads;                        /* load.c has held one */
   kvf_timer known_timer;
   uint32_t known_count;
   kvf_known_peer known[KVF_KNOWN_PEERS_MAX];

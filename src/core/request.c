@@ -2,6 +2,7 @@
 #include "core/request.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,8 @@ static void fill(const kvf_requests *requests, kvf_request *request, const kvf_t
   request->tokens = ticket->prompt.tokens;
   request->block_tokens = ticket->block_tokens;
   request->options = kvf_requests_options(requests, options);
+  kvf_log_copy_name(request->name, request->options.name);
+  request->options.name = NULL; /* the caller's */
   request->left_ns = kvf_ms_to_ns(request->options.load_timeout_ms);
   request->own =
       kvf_ranks_of(requests->context->config.ranks, requests->next_id, (uint32_t)kvf_ticket_all_positions(ticket));
@@ -133,7 +136,8 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
                              const kvf_ticket **first)
 {
   kvf_sources good;
-  kvf_status status = kvf_sources_judge(requests->context, now_ns, sources, prompt, &good);
+  const kvf_log_request asked = {.name = options == NULL ? NULL : options->name};
+  kvf_status status = kvf_sources_judge(requests->context, now_ns, asked, sources, prompt, &good);
   if (status != KVF_OK) {
     return status;
   }
@@ -250,6 +254,56 @@ static kvf_verdict decide(kvf_requests *requests, uint64_t now_ns, const kvf_req
   return verdict;
 }
 
+static kvf_log_prefix prefix_of(const kvf_request *request)
+{
+  return kvf_log_request_prefix((kvf_log_request){.id = request->id, .name = request->name});
+}
+
+static kvf_policy_input input_of(const kvf_request *request)
+{
+  return (kvf_policy_input){.report = request->own.merged,
+                            .keep_from_tokens = request->options.keep_from_tokens,
+                            .block_tokens = request->block_tokens,
+                            .tokens = request->tokens};
+}
+
+/* As kvf_policy_decide() has found. */
+static const char *why_it_fails(const kvf_request *request)
+{
+  const kvf_policy_input input = input_of(request);
+  if (!kvf_status_describe(request->verdict.status)->recompute_safe) {
+    return "recomputing is not safe after this";
+  }
+  if (request->options.policy == KVF_POLICY_FAIL) {
+    return "policy fail";
+  }
+  return request->options.policy == KVF_POLICY_AUTO &&
+                 kvf_policy_recompute_tokens(&input) > request->options.auto_max_recompute_tokens
+             ? "policy auto: more tokens are missing than auto_max_recompute_tokens"
+             : "the recompute_budget_tokens_per_s is spent";
+}
+
+/* What of its prompt has come, and what becomes of the rest. */
+static void log_verdict(kvf_requests *requests, uint64_t now_ns, const kvf_request *request)
+{
+  const kvf_attachment *attachment = request->attachment;
+  const kvf_peer_stat *peer = &attachment->ranks[0].peer->stat;
+  const kvf_verdict *verdict = &request->verdict;
+  const kvf_report *report = &request->own.merged;
+  char what[96];
+  if (verdict->action == KVF_ACTION_RECOMPUTE) {
+    (void)snprintf(what, sizeof(what), "the last %u are computed here", verdict->recompute_tokens);
+  } else {
+    (void)snprintf(what, sizeof(what), "it fails (%s)", why_it_fails(request));
+  }
+  kvf_context_log(requests->context, now_ns, verdict->status, peer->id, KVF_LOG_WARN,
+                  "%s%s: %llu of %u tokens were loaded (%u of %u blocks), %s; lease %llu of %s",
+                  prefix_of(request).text, kvf_status_name(verdict->status),
+                  (unsigned long long)kvf_time_min((uint64_t)report->prefix * request->block_tokens, request->tokens),
+                  request->tokens, report->prefix, report->blocks, what, (unsigned long long)attachment->leases[0].id,
+                  peer->address);
+}
+
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
   const kvf_attachment *attachment = request->attachment;
@@ -258,21 +312,11 @@ static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *reque
   if (attachment->crowded && request->own.merged.status == KVF_LEASE_EXPIRED) {
     request->own.merged.status = KVF_LEASE_CROWDED; /* that is why the lease ended without it */
   }
-  request->verdict = decide(requests, now_ns, &request->options,
-                            (kvf_policy_input){.report = request->own.merged,
-                                               .keep_from_tokens = request->options.keep_from_tokens,
-                                               .block_tokens = request->block_tokens,
-                                               .tokens = request->tokens});
+  request->verdict = decide(requests, now_ns, &request->options, input_of(request));
   request->verdict_pending = true;
   review(requests, request);
   if (request->verdict.action != KVF_ACTION_USE) {
-    const kvf_peer_stat *peer = &attachment->ranks[0].peer->stat;
-    kvf_context_log(requests->context, now_ns, request->verdict.status, peer->id, KVF_LOG_WARN,
-                    "request %llu, lease %llu of %s: %s: %u of %u blocks are good, %u tokens to recompute: %s",
-                    (unsigned long long)request->id, (unsigned long long)attachment->leases[0].id, peer->address,
-                    kvf_status_name(request->verdict.status), request->own.merged.prefix, request->own.merged.blocks,
-                    request->verdict.recompute_tokens,
-                    request->verdict.action == KVF_ACTION_RECOMPUTE ? "recompute" : "fail");
+    log_verdict(requests, now_ns, request);
   }
   /* A client that is told to come again may come again to another engine, with the same ticket. */
   const kvf_finish_kind failed = request->verdict.retry_after_ms > 0 ? KVF_FINISH_DETACHED : KVF_FINISH_ABORTED;
@@ -315,16 +359,14 @@ kvf_verdict kvf_requests_refused(kvf_requests *requests, uint64_t now_ns, kvf_st
 static void log_invalid(kvf_requests *requests, uint64_t now_ns, const kvf_request *request, const char *call,
                         uint64_t ranks_mask)
 {
-  const unsigned long long id = request->id;
   if (!request->begun) {
-    kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
-                    "request %llu: %s before kvf_request_begin()", id, call);
+    kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN, "%s%s before kvf_request_begin()",
+                    prefix_of(request).text, call);
     return;
   }
   kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
-                  "request %llu: %s: ranks_mask = %#llx must be some of %#llx; a report has blocks = %u, and prefix at "
-                  "most that",
-                  id, call, (unsigned long long)ranks_mask, (unsigned long long)request->own.all,
+                  "%s%s: ranks_mask = %#llx must be some of %#llx; a report has blocks = %u, and prefix at most that",
+                  prefix_of(request).text, call, (unsigned long long)ranks_mask, (unsigned long long)request->own.all,
                   request->own.merged.blocks);
 }
 

@@ -46,15 +46,17 @@ static kvf_status judge(const kvf_context *context, const kvf_ticket *ticket, co
 }
 
 /* Counts and says why a text is of no use here. */
-static void refuse(kvf_context *context, uint64_t now_ns, kvf_status status, uint64_t key, const char *why)
+static void refuse(kvf_context *context, uint64_t now_ns, kvf_log_request request, kvf_status status, uint64_t key,
+                   const char *why)
 {
   context->tickets.bad += status == KVF_BAD_TICKET;
   context->tickets.other_key += status == KVF_OTHER_KEY;
   context->tickets.incompatible += status == KVF_INCOMPATIBLE;
-  kvf_context_log(context, now_ns, status, key, KVF_LOG_WARN, "ticket refused: %s: %s", kvf_status_name(status), why);
+  kvf_context_log(context, now_ns, status, key, KVF_LOG_WARN, "%sticket refused: %s: %s",
+                  kvf_log_request_prefix(request).text, kvf_status_name(status), why);
 }
 
-void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_status status)
+void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_log_request request, kvf_status status)
 {
   const char *why = "malformed or altered";
   if (status == KVF_OTHER_KEY) {
@@ -65,21 +67,21 @@ void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_status statu
   } else if (status != KVF_BAD_TICKET) {
     return;
   }
-  refuse(context, now_ns, status, 1, why);
+  refuse(context, now_ns, request, status, 1, why);
 }
 
-static void leave_out(kvf_context *context, uint64_t now_ns, const kvf_ticket *ticket, kvf_status status,
-                      const char *why)
+static void leave_out(kvf_context *context, uint64_t now_ns, kvf_log_request request, const kvf_ticket *ticket,
+                      kvf_status status, const char *why)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&ticket->rank[0].address, address);
   context->tickets.sources_left_out++;
-  kvf_context_log(context, now_ns, status, 0, KVF_LOG_WARN, "a ticket's source %s is left out: %s: %s", address,
-                  kvf_status_name(status), why);
+  kvf_context_log(context, now_ns, status, 0, KVF_LOG_WARN, "%sthe ticket's source %s is left out: %s: %s",
+                  kvf_log_request_prefix(request).text, address, kvf_status_name(status), why);
 }
 
-kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, const kvf_sources *all, const kvf_prompt *prompt,
-                             kvf_sources *good)
+kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, kvf_log_request request, const kvf_sources *all,
+                             const kvf_prompt *prompt, kvf_sources *good)
 {
   kvf_status status[KVF_SOURCES_MAX] = {KVF_BAD_TICKET};
   const char *why[KVF_SOURCES_MAX] = {"names no source"};
@@ -97,19 +99,19 @@ kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, const kvf_so
     }
   }
   if (good->count == 0) {
-    refuse(context, now_ns, status[0], 0, why[0]);
+    refuse(context, now_ns, request, status[0], 0, why[0]);
     return status[0];
   }
   for (uint32_t i = 0; i < all->count; i++) {
     if (status[i] != KVF_OK) {
-      leave_out(context, now_ns, all->tickets[i], status[i], why[i]);
+      leave_out(context, now_ns, request, all->tickets[i], status[i], why[i]);
     }
   }
   if (all->unread > 0) {
     context->tickets.sources_left_out += all->unread;
     kvf_context_log(context, now_ns, all->unread_why, 0, KVF_LOG_WARN,
-                    "%u of a ticket's sources are left out, since they cannot be read here: %s", (unsigned)all->unread,
-                    kvf_status_name(all->unread_why));
+                    "%s%u of the ticket's sources are left out, since they cannot be read here: %s",
+                    kvf_log_request_prefix(request).text, (unsigned)all->unread, kvf_status_name(all->unread_why));
   }
   return KVF_OK;
 }

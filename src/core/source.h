@@ -14,11 +14,11 @@
 
 /* Which of these sources, whose MACs have been checked, are for this engine and this prompt, and offer what the first
  * of those does. *good borrows the tickets. KVF_INCOMPATIBLE, KVF_BAD_TICKET: none; what is wrong with the first. */
-KVF_MUST_USE kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, const kvf_sources *all,
-                                          const kvf_prompt *prompt, kvf_sources *good);
+KVF_MUST_USE kvf_status kvf_sources_judge(kvf_context *context, uint64_t now_ns, kvf_log_request request,
+                                          const kvf_sources *all, const kvf_prompt *prompt, kvf_sources *good);
 
 /* See kvf_core_ticket_refused(). */
-void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_status status);
+void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_log_request request, kvf_status status);
 
 /* One reading of one source. */
 typedef struct kvf_attempt {

@@ -233,12 +233,13 @@ kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ti
 }
 
 /* Decodes a ticket; one that is refused is counted and logged here, and goes no further. */
-static kvf_status read_ticket(kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
+static kvf_status read_ticket(kvf_node *node, kvf_log_request request, const char *text, size_t text_bytes,
+                              kvf_sources *out)
 {
   kvf_status status = decode_sources(node, text, text_bytes, out);
   if (status != KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_ticket_refused(node->core, now_ns, status);
+    kvf_core_ticket_refused(node->core, now_ns, request, status);
     kvf_node_leave(node, now_ns);
   }
   return status;
@@ -249,16 +250,23 @@ void kvf_request_options_init(const kvf_node *node, kvf_request_options *options
   *options = kvf_core_request_options(node->core, NULL); /* never changes */
 }
 
+static bool is_room_zero(const kvf_request_options *options)
+{
+  static const uint64_t zeros[sizeof(options->reserved) / sizeof(options->reserved[0])] = {0};
+  return options == NULL || memcmp(options->reserved, zeros, sizeof(zeros)) == 0;
+}
+
 kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
                             const kvf_request_options *options, uint64_t user, kvf_request_info *info)
 {
   kvf_sources sources;
   const kvf_ticket *content = NULL;
   uint64_t id = 0;
-  if (ticket == NULL || prompt == NULL || info == NULL) {
+  if (ticket == NULL || prompt == NULL || info == NULL || !is_room_zero(options)) {
     return KVF_INVALID;
   }
-  kvf_status status = read_ticket(node, ticket, ticket_bytes, &sources);
+  const kvf_log_request asked = {.name = options == NULL ? NULL : options->name};
+  kvf_status status = read_ticket(node, asked, ticket, ticket_bytes, &sources);
   if (status != KVF_OK) {
     return status;
   }
@@ -355,12 +363,13 @@ kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id)
 kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
 {
   kvf_sources sources;
-  static const uint64_t zeros[4] = {0};
+  static const uint64_t zeros[sizeof(load->reserved_too) / sizeof(load->reserved_too[0])] = {0};
   if (load == NULL || load->ticket == NULL || !is_list(&load->destination) || load->reserved != 0 ||
       memcmp(load->reserved_too, zeros, sizeof(zeros)) != 0) {
     return KVF_INVALID;
   }
-  kvf_status status = read_ticket(node, load->ticket, load->ticket_bytes, &sources);
+  const kvf_log_request asked = {.id = load->request_id, .name = load->name};
+  kvf_status status = read_ticket(node, asked, load->ticket, load->ticket_bytes, &sources);
   if (status != KVF_OK) {
     return status;
   }

@@ -42,8 +42,8 @@ const char *cluster_log(const cluster_node *node, const char *part)
 static void keep_log(void *context, kvf_log_level level, const char *line)
 {
   cluster_node *node = context;
-  (void)level;
-  (void)snprintf(node->log[node->log_lines++ % CLUSTER_LOG_LINES], sizeof(node->log[0]), "%s", line);
+  (void)snprintf(node->log[node->log_lines++ % CLUSTER_LOG_LINES], sizeof(node->log[0]), "%s%.400s",
+                 level == KVF_LOG_DEBUG ? "debug: " : "", line);
 }
 
 static cluster_node *node_at(uint32_t i)

@@ -158,7 +158,9 @@ static void do_request(const line *at)
     char *value = strchr(name, '=');
     assert_non_null(value);
     *value++ = 0;
-    if (strcmp(name, "keep_from") == 0) {
+    if (strcmp(name, "name") == 0) {
+      options.name = value_of(at, "name");
+    } else if (strcmp(name, "keep_from") == 0) {
       options.keep_from_tokens = (uint32_t)strtoul(value, NULL, 0);
     } else if (altered == NULL) {
       assert_int_equal(kvf_request_options_set(&options, name, value, NULL), KVF_OK);
@@ -225,6 +227,7 @@ static void do_load(const line *at)
   kvf_load_params load = cluster_load_params(sources.tickets[0], number_at(at, 1));
   const char *timeout = value_of(at, "timeout");
   const char *want = value_of(at, "want");
+  load.name = value_of(at, "name");
   uint32_t ids[CLUSTER_GROUPS * CLUSTER_BLOCKS];
   load.timeout_ms = timeout == NULL ? 0 : (uint32_t)strtoul(timeout, NULL, 0);
   if (want != NULL) {
@@ -407,11 +410,29 @@ static void do_peers(const line *at)
   }
 }
 
+/* By its ticket's letter: the id is any number. */
+static void name_lease(char *text, uint32_t ticket)
+{
+  char id[32];
+  (void)snprintf(id, sizeof(id), "lease %llu", (unsigned long long)c.tickets[ticket].lease.id);
+  char *at = strstr(text, id);
+  if (at != NULL && c.tickets[ticket].lease.id != 0) {
+    const char *rest = at + strlen(id);
+    at[strlen("lease ")] = (char)('A' + ticket);
+    memmove(at + strlen("lease A"), rest, strlen(rest) + 1);
+  }
+}
+
 /* And those lines are forgotten. */
 static void do_log(const line *at)
 {
+  char text[KVF_LOG_LINE_BYTES_MAX];
   cluster_node *node = node_of(at, 1);
-  cluster_say("%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
+  (void)snprintf(text, sizeof(text), "%s", cluster_log(node, at->count > 2 ? at->word[2] : ""));
+  for (uint32_t i = 0; i < sizeof(c.tickets) / sizeof(c.tickets[0]); i++) {
+    name_lease(text, i);
+  }
+  cluster_say("%s", text);
   node->log_lines = 0;
 }
 

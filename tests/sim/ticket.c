@@ -20,7 +20,7 @@ static kvf_status decode(const sim_world *world, sim_node *node, const sim_job *
 {
   kvf_status status = kvf_sources_decode(job->ticket, job->ticket_bytes, &world->mac, 1, out);
   if (status != KVF_OK) {
-    kvf_core_ticket_refused(&node->core, world->now_ns, status);
+    kvf_core_ticket_refused(&node->core, world->now_ns, (kvf_log_request){0}, status);
   }
   return status;
 }

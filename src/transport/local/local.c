@@ -632,8 +632,8 @@ static void replace_stuck(kvf_local *local)
   }
   const bool is_full = fill_up(local);
   for (size_t i = 0; i < count; i++) {
-    log_line(local, KVF_LOG_WARN, &links[i]->peer, "nothing comes from the memory of process %d: its reads wait%s",
-             pid_of(links[i]), is_full ? "" : ", and others' too: no thread is left");
+    log_line(local, KVF_LOG_WARN, &links[i]->peer, "copying from process %d makes no progress: loads from it wait%s",
+             pid_of(links[i]), is_full ? "" : ", and those from others too: no thread is left");
     (void)pthread_mutex_lock(&local->lock);
     link_drop(local, links[i]);
     (void)pthread_mutex_unlock(&local->lock);

@@ -114,3 +114,50 @@ TEST(keys_of_one_slot_do_not_silence_each_other)
   }
   assert_int_equal(written, KVF_LOG_LIMIT_SLOTS - 2);
 }
+
+/* ---- requests ---- */
+
+static void assert_name(const char *given, const char *expected)
+{
+  char name[KVF_REQUEST_NAME_BYTES_MAX];
+  kvf_log_copy_name(name, given);
+  assert_string_equal(name, expected);
+}
+
+TEST(names_are_cut_and_cleaned)
+{
+  char longest[KVF_REQUEST_NAME_BYTES_MAX];
+  char longer[2 * KVF_REQUEST_NAME_BYTES_MAX];
+  char cut[KVF_REQUEST_NAME_BYTES_MAX];
+  memset(longest, 'a', sizeof(longest));
+  memset(longer, 'a', sizeof(longer));
+  memset(cut, 'a', sizeof(cut));
+  longest[sizeof(longest) - 1] = longer[sizeof(longer) - 1] = '\0';
+  memcpy(cut + sizeof(cut) - 4, "...", 4);
+  assert_name(NULL, "");
+  assert_name("", "");
+  assert_name("cmpl-8cf87847-0-974a438f", "cmpl-8cf87847-0-974a438f");
+  assert_name("a\nb\x1b[31m\x7f\xc2\x9b", "a?b?[31m??\x9b");
+  assert_name(longest, longest);
+  assert_name(longer, cut);
+  longest[sizeof(longest) - 1] = 'a'; /* it has no end in sight */
+  assert_name(longest, cut);
+}
+
+static void assert_prefix(uint64_t id, const char *name, const char *expected)
+{
+  assert_string_equal(kvf_log_request_prefix((kvf_log_request){.id = id, .name = name}).text, expected);
+}
+
+TEST(lines_begin_with_their_request)
+{
+  char longest[2 * KVF_REQUEST_NAME_BYTES_MAX];
+  memset(longest, 'a', sizeof(longest));
+  assert_prefix(0, NULL, "");
+  assert_prefix(7, NULL, "request 7: ");
+  assert_prefix(7, "", "request 7: ");
+  assert_prefix(0, "cmpl-1", "request cmpl-1: ");
+  assert_prefix(7, "cmpl-1\n", "request cmpl-1? (7): ");
+  const kvf_log_prefix prefix = kvf_log_request_prefix((kvf_log_request){.id = UINT64_MAX, .name = longest});
+  assert_string_equal(prefix.text + strlen(prefix.text) - 28, "... (18446744073709551615): ");
+}

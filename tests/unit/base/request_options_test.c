@@ -2,7 +2,10 @@
 #include "kvferry/consumer.h"
 #include "test.h"
 
-static const kvf_request_options own = {KVF_POLICY_RECOMPUTE, 2048, 30000, 64};
+static const kvf_request_options own = {.policy = KVF_POLICY_RECOMPUTE,
+                                        .auto_max_recompute_tokens = 2048,
+                                        .load_timeout_ms = 30000,
+                                        .keep_from_tokens = 64};
 
 static void assert_set(const char *name, const char *value, kvf_request_options expected)
 {
@@ -25,10 +28,26 @@ static void assert_refused(const char *name, const char *value, kvf_status expec
 
 TEST(each_is_set_by_name)
 {
-  assert_set("policy", "auto", (kvf_request_options){KVF_POLICY_AUTO, 2048, 30000, 64});
-  assert_set("policy", "fail", (kvf_request_options){KVF_POLICY_FAIL, 2048, 30000, 64});
-  assert_set("auto_max_recompute_tokens", "0", (kvf_request_options){KVF_POLICY_RECOMPUTE, 0, 30000, 64});
-  assert_set("load_timeout_ms", "1", (kvf_request_options){KVF_POLICY_RECOMPUTE, 2048, 1, 64});
+  assert_set("policy", "auto",
+             (kvf_request_options){.policy = KVF_POLICY_AUTO,
+                                   .auto_max_recompute_tokens = 2048,
+                                   .load_timeout_ms = 30000,
+                                   .keep_from_tokens = 64});
+  assert_set("policy", "fail",
+             (kvf_request_options){.policy = KVF_POLICY_FAIL,
+                                   .auto_max_recompute_tokens = 2048,
+                                   .load_timeout_ms = 30000,
+                                   .keep_from_tokens = 64});
+  assert_set("auto_max_recompute_tokens", "0",
+             (kvf_request_options){.policy = KVF_POLICY_RECOMPUTE,
+                                   .auto_max_recompute_tokens = 0,
+                                   .load_timeout_ms = 30000,
+                                   .keep_from_tokens = 64});
+  assert_set("load_timeout_ms", "1",
+             (kvf_request_options){.policy = KVF_POLICY_RECOMPUTE,
+                                   .auto_max_recompute_tokens = 2048,
+                                   .load_timeout_ms = 1,
+                                   .keep_from_tokens = 64});
   assert_set("load_timeout_ms", "30000", own);
 }
 

@@ -135,7 +135,7 @@ SCENE(insecure_strangers_lack_the_key, HELD,
       "stats P0 sessions_refused.handshake_refused > 1\n"
       "log P0 > refused a connection from [::]:9: handshake_refused: it has another key\n"
       "insecure D P0 > D hangs up on P0; load 1: handshake_refused 0/4; load 1 released\n"
-      "log D peer > peer [::1]:80: handshake_refused: it has another key\n"
+      "log D peer > debug: peer [::1]:80: handshake_refused: it has another key\n"
       "insecure D P0\n" /* hung up on already */
       "stats D peer_failures > 1\n"
       "let P0\n"

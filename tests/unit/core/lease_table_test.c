@@ -458,6 +458,90 @@ LIVE_TEST(finished_consumer_does_not_lengthen)
   assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
 }
 
+static char said[KVF_LOG_LINE_BYTES_MAX];
+
+static void keep_said(void *context, kvf_log_level level, const char *line)
+{
+  (void)context;
+  (void)snprintf(said, sizeof(said), "%d %.400s", (int)level, line);
+}
+
+/* The one line since the last call; "": none. */
+static void assert_said(const char *expected)
+{
+  assert_string_equal(said, expected);
+  said[0] = '\0';
+}
+
+static void listen_to_table(void)
+{
+  static kvf_context context;
+  context = (kvf_context){.logger = {.fn = keep_said, .level = KVF_LOG_DEBUG}, .log_limit = {.lines_per_s = 5}};
+  w->table.context = &context;
+  said[0] = '\0';
+}
+
+static void expire(uint64_t now_ms, uint32_t slot, uint64_t id)
+{
+  kvf_lease_table_tick(&w->table, MS(now_ms), 100);
+  world_expect_ended(w, slot, id, KVF_LEASE_END_EXPIRED);
+}
+
+/* Whoever runs the producer learns why nothing was loaded. */
+LEASE_TEST(lease_that_nobody_has_loaded_says_why)
+{
+  listen_to_table();
+  world_live(w, 0, 0, 1);
+  expire(WORLD_TTL_MS, 0, 1);
+  assert_said("1 lease 1 has ended unread: no engine has come with its ticket within lease_ttl_ms");
+  world_live(w, MS(1000), 1, 2);
+  (void)world_renew(w, MS(1000), 1, 2, 'a');
+  expire(1000 + WORLD_TTL_MS, 1, 2);
+  assert_said("1 lease 2 has ended unread: the engine that came for it has not renewed it within lease_ttl_ms");
+  world_live(w, MS(2000), 2, 3);
+  for (uint64_t at_ms = 2000; at_ms < 2000 + WORLD_MAX_MS; at_ms += WORLD_TTL_MS / 2) {
+    (void)world_renew(w, MS(at_ms), 2, 3, 'a');
+  }
+  expire(2000 + WORLD_MAX_MS, 2, 3);
+  assert_said("1 lease 3 has ended unread: it is as old as lease_max_ms");
+  world_live(w, MS(3000), 3, 4);
+  (void)world_abort(w, MS(3000), 3, 4, 'a');
+  assert_said("2 lease 4 has ended unread: the engine that came for it has given it up, as its log says");
+  world_live(w, MS(4000), 0, 5);
+  assert_int_equal(world_end(w, MS(4000), 0, 5), KVF_OK);
+  assert_said("2 lease 5 has ended unread: this engine has taken its blocks back");
+  assert_int_equal(world_end(w, MS(4000), 0, 5), KVF_NOT_FOUND);
+  assert_said("");
+  world_live(w, MS(5000), 1, 6);
+  assert_int_equal(world_end(w, MS(5000), 1, 7), KVF_NOT_FOUND); /* a later one of its slot */
+  assert_said("2 lease 6 has ended unread: this engine has taken its blocks back");
+  world_live(w, MS(6000), 2, 8);
+  kvf_lease_table_end_all(&w->table, MS(6000));
+  assert_said("2 lease 8 has ended unread: this engine has taken its blocks back");
+}
+
+/* Nor is it said of one that has been loaded, nor by any rank but the first, nor without end. */
+LEASE_TEST(lease_that_is_loaded_ends_in_silence)
+{
+  kvf_config of_rank = *w->table.config;
+  w->table.config = &of_rank;
+  listen_to_table();
+  world_live(w, 0, 0, 1);
+  (void)world_complete(w, 0, 0, 1, 'a');
+  world_expect_ended(w, 0, 1, KVF_LEASE_END_COMPLETED);
+  of_rank.rank = 1;
+  world_live(w, 0, 0, 2);
+  expire(WORLD_TTL_MS, 0, 2);
+  assert_said("");
+  of_rank.rank = 0;
+  for (uint64_t id = 3; id < 13; id++) {
+    world_live(w, MS(WORLD_TTL_MS), 0, id);
+    assert_int_equal(world_end(w, MS(WORLD_TTL_MS), 0, id), KVF_OK);
+    world_expect_ended(w, 0, id, KVF_LEASE_END_REVOKED);
+  }
+  assert_said("2 lease 7 has ended unread: this engine has taken its blocks back");
+}
+
 LEASE_TEST(tick_is_bounded)
 {
   for (uint32_t slot = 0; slot < WORLD_SLOTS; slot++) {

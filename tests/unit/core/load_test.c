@@ -538,7 +538,7 @@ CLUSTER_TEST(refused_tickets_are_counted)
   static const kvf_status refused[] = {KVF_BAD_TICKET, KVF_OTHER_KEY, KVF_OTHER_KEY, KVF_INCOMPATIBLE, KVF_NO_MEMORY};
   cluster_open("");
   for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
-    kvf_core_ticket_refused(c.d.core, c.now_ns, refused[i]);
+    kvf_core_ticket_refused(c.d.core, c.now_ns, (kvf_log_request){0}, refused[i]);
   }
   scene("stats D tickets_refused.bad_ticket tickets_refused.other_key tickets_refused.incompatible > 1; 2; 1\n");
 }

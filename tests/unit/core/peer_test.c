@@ -45,7 +45,7 @@ SCENE(silent_handshake_times_out_twice, HELD,
       "accept P0\n"
       "+999\n"
       "+2 > dial P0; D hangs up on P0\n"
-      "log D > peer [::1]:80: no handshake in time: it is dialed again\n"
+      "log D > debug: peer [::1]:80: no handshake in time: it is dialed again\n"
       "peers > P0 x1 -control -local -tcp\n"
       "accept P0\n"
       "+999\n"
@@ -77,7 +77,7 @@ SCENE(second_try_is_answered, HELD,
 SCENE(wrong_key_is_refused_by_both, HELD "d.key=a-key-of-sixteen p.key=another-key-here",
       "load 1 A > dial P0\n"
       "accept P0 > P0 hangs up on D; load 1: handshake_refused 0/4; load 1 released\n"
-      "log D > peer [::1]:80: handshake_refused: the two nodes do not have the same key (option key_file)\n"
+      "log D > debug: peer [::1]:80: handshake_refused: the two nodes do not have the same key (option key_file)\n"
       "stats P0 sessions_refused.handshake_refused sessions_open > 1; 0\n"
       "peers > P0 x0 -control -local -tcp\n")
 
@@ -102,7 +102,7 @@ CLUSTER_TEST(other_model_is_refused_and_named)
   scene(
       "load 1 A > dial P0\n"
       "accept P0 > P0 hangs up on D; load 1: incompatible 0/4; load 1 released\n"
-      "log D > peer [::1]:80: incompatible: model differs: producer has \"x\", consumer has \"m\"\n"
+      "log D > debug: peer [::1]:80: incompatible: model differs: producer has \"x\", consumer has \"m\"\n"
       "stats P0 sessions_refused.incompatible > 1\n"
       "peers > P0 x0 -control -local -tcp\n"
       "load 2 A > dial P0\n");
@@ -570,7 +570,7 @@ SCENE(a_loopback_address_is_explained_where_nobody_was_reached, HELD "two",
       "load 1 A > dial P0\n"
       "refuse P0 > dial P0 at v4\n"
       "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
-      "log D peer > peer 127.0.0.1:180: peer_down: cannot connect; a loopback address is of this host alone: a "
+      "log D peer > debug: peer 127.0.0.1:180: peer_down: cannot connect; a loopback address is of this host alone: a "
       "producer on another one needs a key (option key_file or KVFERRY_KEY_FILE), or an address in listen\n"
       "+501 > dial P0\n"
       "accept P0\n"
@@ -578,7 +578,16 @@ SCENE(a_loopback_address_is_explained_where_nobody_was_reached, HELD "two",
       "load 2 A > dial P0\n"
       "refuse P0 > dial P0 at v4\n"
       "refuse P0 > load 2: peer_down 0/4; load 2 released\n"
-      "log D peer > peer 127.0.0.1:180: peer_down: cannot connect\n")
+      "log D peer > debug: peer 127.0.0.1:180: peer_down: cannot connect\n")
+
+/* Of an engine's nodes it is the control node, which has the requests, that says it at a level that is shown. */
+SCENE(who_has_requests_says_that_a_peer_is_down, HELD "two",
+      "request 1 A > dial P0\n"
+      "load 1 A\n"
+      "refuse P0 > dial P0 at v4\n"
+      "refuse P0 > load 1: peer_down 0/4; load 1 released\n"
+      "log D peer > peer 127.0.0.1:180: peer_down: cannot connect; a loopback address is of this host alone: a "
+      "producer on another one needs a key (option key_file or KVFERRY_KEY_FILE), or an address in listen\n")
 
 /* It is told without a dial of its own, by whichever address another process answers. */
 SCENE(who_answers_at_the_other_address_ends_it_too, "control two key=a-key-of-sixteen hold=dials",

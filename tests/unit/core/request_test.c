@@ -282,14 +282,15 @@ SCENE(refusal_names_the_field_that_differs, "control p.model=another hold=dials"
       "request 1 A > incompatible\n"
       "log D > ticket refused: incompatible: model differs: producer has another value, consumer has \"m\"\n")
 
-SCENE(source_that_is_left_out_names_the_field_that_differs, "control",
-      "ticket 4\n"
-      "alter B compat\n"
-      "alter B fields\n" /* block_tokens is the last */
-      "request 1 B,A,B\n"
-      "stats D sources_left_out > 2\n"
-      "log D > a ticket's source [::1]:80 is left out: incompatible: block_tokens differs: producer has \"(nothing)\", "
-      "consumer has \"16\"\n")
+SCENE(
+    source_that_is_left_out_names_the_field_that_differs, "control",
+    "ticket 4\n"
+    "alter B compat\n"
+    "alter B fields\n" /* block_tokens is the last */
+    "request 1 B,A,B\n"
+    "stats D sources_left_out > 2\n"
+    "log D > the ticket's source [::1]:80 is left out: incompatible: block_tokens differs: producer has \"(nothing)\", "
+    "consumer has \"16\"\n")
 
 /* P8: without a key anybody can make a ticket, and would choose where this node connects to. */
 SCENE(keyless_ticket_of_another_host_is_refused, "control two hold=dials",
@@ -617,3 +618,55 @@ SCENE(producer_that_is_back_in_time_is_not_given_up, "control published hold=dia
       "cut P0\n"
       "+5001 > dial P0\n"
       "fence A P0 > live\n")
+
+/* ---- what the log says of them ---- */
+
+/* By the engine's name, how much has come, and what becomes of the rest. */
+SCENE(
+    a_verdict_is_one_line, "control",
+    "request 1 A name=cmpl-one\n"
+    "begin 1\n"
+    "report 1 1 deadline 3 > request 1: recompute deadline 48+16\n"
+    "log D > request cmpl-one (1): deadline: 48 of 64 tokens were loaded (3 of 4 blocks), the last 16 are computed "
+    "here; lease A of [::1]:80\n"
+    "request 2 A keep_from=49\n"
+    "begin 2\n"
+    "report 2 1 deadline 3 > request 2: recompute deadline 0+64\n"
+    "log D > request 2: deadline: 48 of 64 tokens were loaded (3 of 4 blocks), the last 64 are computed here; lease A "
+    "of [::1]:80\n")
+
+SCENE(a_failure_says_by_what_rule, "control policy=recompute",
+      "request 1 A name=cmpl-one policy=fail\n"
+      "begin 1\n"
+      "report 1 1 deadline 3 > request 1: fail deadline retry\n"
+      "log D cmpl-one > request cmpl-one (1): deadline: 48 of 64 tokens were loaded (3 of 4 blocks), it fails (policy "
+      "fail); lease A of [::1]:80\n"
+      "request 2 A name=cmpl-two policy=auto auto_max_recompute_tokens=15\n"
+      "begin 2\n"
+      "report 2 1 deadline 3 > request 2: fail deadline retry\n"
+      "log D cmpl-two > request cmpl-two (2): deadline: 48 of 64 tokens were loaded (3 of 4 blocks), it fails (policy "
+      "auto: more tokens are missing than auto_max_recompute_tokens); lease A of [::1]:80\n"
+      "request 3 A name=cmpl-three\n"
+      "begin 3\n"
+      "report 3 1 limit 0 > request 3: fail limit\n"
+      "log D cmpl-three > request cmpl-three (3): limit: 0 of 64 tokens were loaded (0 of 4 blocks), it fails "
+      "(recomputing "
+      "is not safe after this); lease A of [::1]:80\n")
+
+SCENE(a_spent_budget_is_named, "control recompute_budget_tokens_per_s=20",
+      "request 1 A\n"
+      "begin 1\n"
+      "report 1 1 deadline 2 > request 1: recompute deadline 32+32\n"
+      "request 2 A name=cmpl-two\n"
+      "begin 2\n"
+      "report 2 1 deadline 2 > request 2: fail deadline retry in 1834 ms\n"
+      "log D cmpl-two > request cmpl-two (2): deadline: 32 of 64 tokens were loaded (2 of 4 blocks), it fails (the "
+      "recompute_budget_tokens_per_s is spent); lease A of [::1]:80\n")
+
+SCENE(a_refused_ticket_names_its_request, "control p.model=another",
+      "request 1 A name=cmpl-one > incompatible\n"
+      "log D cmpl-one > request cmpl-one: ticket refused: incompatible: model differs: producer has another value, "
+      "consumer has \"m\"\n"
+      "load 7 A name=cmpl-one > incompatible\n"
+      "log D ticket > request cmpl-one (7): ticket refused: incompatible: model differs: producer has another value, "
+      "consumer has \"m\"\n")

@@ -101,8 +101,41 @@ SET_TEST(reserved_room_is_zero)
                           .ticket_bytes = ticket.bytes,
                           .prompt = ticket.prompt,
                           .destination = blocks_of_ticket(),
-                          .reserved_too = {[3] = 1}};
+                          .reserved_too = {[2] = 1}};
+  kvf_request_options options;
+  kvf_request_info info;
   assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_INVALID);
+  kvf_request_options_init(p.consumer.node, &options);
+  options.reserved[3] = 1;
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, &options, 9, &info),
+                   KVF_INVALID);
+}
+
+/* A client may have chosen it. */
+SET_TEST(lines_name_a_request_as_its_engine_does)
+{
+  char name[] = "cmpl-8cf8\n-0";
+  kvf_request_options options;
+  kvf_request_info info;
+  kvf_request_options_init(p.consumer.node, &options);
+  assert_null(options.name);
+  options.name = name;
+  assert_int_equal(kvf_request_open(p.consumer.node, "kvf", 3, &ticket.prompt, &options, 9, &info), KVF_BAD_TICKET);
+  assert_true(pair_logged(&p.consumer, "request cmpl-8cf8?-0: ticket refused: bad_ticket", NULL));
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, &options, 9, &info),
+                   KVF_OK);
+  memset(name, 'x', sizeof(name) - 1); /* a copy is kept */
+  assert_int_equal(kvf_request_begin(p.consumer.node, info.id), KVF_OK);
+  assert_int_equal(kvf_request_released(p.consumer.node, info.id, 1), KVF_OK);
+  assert_true(pair_wait_log(&p.consumer, "request cmpl-8cf8?-0 (", "): aborted: 0 of", 10000));
+  const kvf_load_params load = {.request_id = 77,
+                                .ticket = ticket.text,
+                                .ticket_bytes = 3,
+                                .prompt = ticket.prompt,
+                                .destination = blocks_of_ticket(),
+                                .name = "cmpl-load"};
+  assert_int_equal(kvf_load_start(p.consumer.node, &load), KVF_BAD_TICKET);
+  assert_true(pair_wait_log(&p.consumer, "request cmpl-load (77): ticket refused: bad_ticket", NULL, 10000));
 }
 
 SET_TEST(unknown_ids_are_not_found)
