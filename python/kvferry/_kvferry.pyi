@@ -89,12 +89,21 @@ class Error(Exception):
 
     status: int
 
+class LogQueue:
+    """A kvf_log_queue: lines of nodes, for one thread that takes them. What nobody takes goes to standard error."""
+
+    def __new__(cls) -> LogQueue: ...
+    def next(self) -> tuple[int, str]:
+        """Waits for a line: its level (0: error, warn, info, 3: debug), and its text."""
+
 class Node:
     """A kvf_node. Closed by close(), or when the object goes."""
 
-    def __new__(cls, options: dict[str, str], identity: dict[str, str], index: int | None = None) -> Node:
+    def __new__(cls, options: dict[str, str], identity: dict[str, str], index: int | None = None,
+                log: LogQueue | None = None) -> Node:
         """Opens a node. With an index: it is an engine's node, the index-th on its host, and listens where
-        kvf_address_choose() says. Error: an option is unknown or its value bad (the text names it), or the system refused."""
+        kvf_address_choose() says. `log`: where its lines go; None: to standard error. Error: an option is unknown or its value
+        bad (the text names it), or the system refused."""
 
     def close(self) -> None: ...
     def register(self, regions: list[Region], parts: list[Part] | None = None, share: tuple[int, int, int] = (0, 1, 1)) -> None:
@@ -151,9 +160,9 @@ class Node:
         be read here."""
 
     def request_open(self, ticket: str, prompt: Prompt, user: int,
-                     options: dict[str, str], keep_from_tokens: int = 0) -> tuple[int, RequestInfo | None]:
+                     options: dict[str, str], keep_from_tokens: int = 0, name: str = "") -> tuple[int, RequestInfo | None]:
         """(status, info). `options` are those in which the request differs from the node. A shorter good prefix of a failed load
-        than keep_from_tokens is not kept. Error: a bad option (the text names it)."""
+        than keep_from_tokens is not kept. `name`: the engine's, for the log. Error: a bad option (the text names it)."""
 
     def request_refused(self, status: int, tokens: int, options: dict[str, str]) -> Verdict:
         """What to do with a prompt whose ticket request_open() has refused."""

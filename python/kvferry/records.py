@@ -40,5 +40,15 @@ class Part(NamedTuple):
 Point = NamedTuple("Point", [("memory", int), ("device", int), ("handle", int)])
 """A kvf_ordering_point."""
 Publication = NamedTuple("Publication", [("lease", bytes), ("prompt", bytes), ("user", int), ("blocks", tuple[bytes, ...])])
-Load = NamedTuple("Load", [("request_id", int), ("ticket", str), ("prompt", bytes), ("timeout_ms", int), ("user", int),
-                           ("destination", tuple[bytes, ...])])
+
+
+class Load(NamedTuple):
+    """A kvf_load_params."""
+
+    request_id: int
+    ticket: str
+    prompt: bytes
+    timeout_ms: int
+    user: int
+    destination: tuple[bytes, ...]
+    name: str = ""

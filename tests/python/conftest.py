@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from engines import Engine
+from engines import Engine, Log
 from kvferry.engine import boundary
+from kvferry.engine.log import logger
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,14 @@ def engine() -> Iterator[Callable[..., Engine]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    heard = Log()
+    level = logger.level
+    logger.addHandler(heard)
+    logger.setLevel("DEBUG")
+    yield heard
+    logger.setLevel(level)
+    logger.removeHandler(heard)

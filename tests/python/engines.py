@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import random
 import time
 from array import array
@@ -26,6 +27,20 @@ def wait_until(what: str | Callable[[], object], ready: Callable[[], Any], limit
         assert time.monotonic() < end, f"waited {limit_s} s for {what if isinstance(what, str) else what()} in vain"
         time.sleep(poll_s)
     return result
+
+
+class Log(logging.Handler):
+    """What an engine's log gets, of the adapter and of the library."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+    def grep(self, text: str) -> list[str]:
+        return [line for line in self.lines if text in line]
 
 
 def pack(*groups: list[int]) -> tuple[bytes, ...]:

@@ -117,7 +117,7 @@ class FakeNode:
         return Node({"listen": "", "ranks": str(self.ranks), "policy": self.policy} | OF_NODES, IDENTITY)
 
     def request_open(self, ticket: str, prompt: bytes, user: int, options: dict[str, str],
-                     keep_from_tokens: int) -> tuple[int, Any]:
+                     keep_from_tokens: int, name: str) -> tuple[int, Any]:
         self.calls += [("request_open", ticket), ("keep_from", keep_from_tokens)]
         if (status := self.status.get("request_open", _kvferry.OK)) != _kvferry.OK:
             return status, None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kvferry import Node, Publication, Region, _kvferry
 from kvferry.engine.config import ConfigError
-from engines import wait_until
+from engines import Log, wait_until
 from trtllm_world import BLOCK_TOKENS, BLOCKS, World, import_adapter, names, offerable, prompt, right_answer
 
 ANSWER_TOKENS = 4
@@ -227,7 +227,7 @@ class _Request:
         return self._tokens
 
 
-def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> None:
     d = world.decode()
     fields = {"config": "x", "dtype": "float32", "kv_dtype": "auto", "layers": "2", "kv_heads": "4", "head_size": "2", "layout": "LBHNC",
               "attention": "FLASH_ATTN"}  # as kvferry.vllm's identity.py names them
@@ -241,13 +241,8 @@ def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, capfd: pytest.C
     _, ticket = other.ticket_make(lease, world.key(tokens), (array("I", range(4)).tobytes(),))
     assert ticket is not None
     assert world.deposit(ticket) == (0, "ticket_refused")
-    said: list[str] = []
-
-    def is_said() -> bool:
-        said.append(capfd.readouterr().err)
-        return 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"' in "".join(said)
-
-    wait_until("D names the field", is_said)  # by another thread than the one that answers
+    line = 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"'
+    wait_until("D names the field", lambda: log.grep(line))  # by another thread than the one that answers
     assert answer(world, d, tokens) == 0
     other.close()
 

@@ -126,7 +126,7 @@ def test_a_load_is_used() -> None:
     side = Side()
     (load,) = side.admit(computed=32).load
     assert load[:2] == (side.id, "a ticket")
-    assert [array("I", group).tolist() for group in load[-1]] == [[NONE, 6, 7]]
+    assert [array("I", group).tolist() for group in load.destination] == [[NONE, 6, 7]]
     assert side.node.of("request_begin") == [side.id]
     assert side.consumer.busy
     assert side.consumer.offer(side.a, 0) == (0, False)
@@ -494,7 +494,7 @@ def test_several_groups() -> None:
     external, _ = side.consumer.offer(side.a, 0)
     side.consumer.admit(side.a, FakeBlocks([5, 6, 7, 99], [0, 8, 9]), external)
     (load,) = side.orders().load
-    assert [array("I", group).tolist() for group in load[-1]] == [[5, 6, 7], [NONE, 8, 9]]
+    assert [array("I", group).tolist() for group in load.destination] == [[5, 6, 7], [NONE, 8, 9]]
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -579,7 +579,7 @@ def test_with_windows_all_but_the_last_token_is_offered(tokens: int, computed: i
     count = (tokens - 1 + 31) // 32
     window = [0] * (max(0, tokens - 64) // 32)
     side.consumer.admit(side.a, FakeBlocks(*[[5, 6, 7, 8][:count]] * 2, [*window, 6, 7, 8][:count]), tokens - 1 - computed)
-    ((_, _, _, _, _, groups),) = side.orders().load
+    groups = side.orders().load[0].destination
     first = computed // 32
     expected = [*[NONE] * first, *[5, 6, 7, 8][first:count]]
     assert array("I", groups[0]).tolist()[:count] == expected

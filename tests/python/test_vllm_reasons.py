@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
+from engines import Log, wait_until  # noqa: E402
 from fakes import POOL_BLOCKS, request  # noqa: E402
 from fastapi import FastAPI, Request  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
@@ -42,11 +43,12 @@ Params = dict[str, Any]
 class World:
     """Makes engines; all that a test opens is closed with it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> None:
         self._monkeypatch = monkeypatch
         self._tmp_path = tmp_path
         self._open = ExitStack()
         self.producer: Sides | None = None
+        self.log = log
         for module in (errors, middleware):
             monkeypatch.setattr(module, "errors_folder", lambda: tmp_path)
 
@@ -105,8 +107,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    made = World(monkeypatch, tmp_path)
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> Iterator[World]:
+    made = World(monkeypatch, tmp_path, log)
     yield made
     made.close()
 
@@ -306,12 +308,23 @@ def test_a_client_hears_why(world: World, provoke: Provoke) -> None:
     assert (peer is None) == (provoke in AT_THE_TICKET)
     assert (int(reply.headers.get("retry-after-ms", 0)) > 0) == is_retryable
     assert consumer.stop_reasons == [f"kvferry:{reason}:retry={int(is_retryable)}"]
+    assert_said_once(world, list(consumer.requests)[-1], reason)
+
+
+def assert_said_once(world: World, request_id: str, reason: str) -> None:
+    """One grep for the id that the engine gave the request finds the line that says why it has failed."""
+    ends = ("it fails (", "ticket refused: ")
+    wait_until("the line", lambda: any(end in line for line in world.log.grep(request_id) for end in ends))
+    line, = (line for line in world.log.grep(request_id) if any(end in line for end in ends))
+    assert line.startswith(f"WARNING kvferry: request {request_id}") and f" {reason}: " in line
 
 
 def test_a_mistake_of_the_client_is_invalid(world: World) -> None:
     params = {**world.prefill(), "kvferry_options": {"policy": "maybe"}}
     reply = client_of(world.engine()).post("/v1/completions", json={"kv_transfer_params": params})
     assert reply.status_code == 400 and reply.json()["error"]["reason"] == "invalid"
+    line, = world.log.grep("cmpl-d")
+    assert line.endswith('fails: kvferry_options: policy = "maybe" is not allowed: it must be fail, recompute or auto')
 
 
 def settle(world: World, consumer: Sides) -> None:

@@ -349,7 +349,7 @@ def test_each_rank_has_a_place_on_its_host(monkeypatch: pytest.MonkeyPatch) -> N
     """From which it has its address and port: kvf_address_choose(). The scheduler's node takes no connections."""
     given: list[tuple[str | None, int]] = []
     monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
-    monkeypatch.setattr(engine_config, "Node", lambda options, identity, index: given.append((options.get("listen"), index)))
+    monkeypatch.setattr(engine_config, "Node", lambda options, identity, index, log: given.append((options.get("listen"), index)))
     engine = vllm_config(ranks=2)
     engine.parallel_config.data_parallel_rank_local = 1
     for rank in (None, 0, 1):
@@ -398,7 +398,7 @@ def transports(monkeypatch: pytest.MonkeyPatch) -> Any:
     def given(where: Any, buffers: str, **options: Any) -> dict[str, str]:
         opened: list[dict[str, str]] = []
         monkeypatch.setattr(config, "current_platform", where)
-        monkeypatch.setattr(engine_config, "Node", lambda options, identity, index: opened.append(options))
+        monkeypatch.setattr(engine_config, "Node", lambda options, identity, index, log: opened.append(options))
         engine = vllm_config(options=options)
         engine.kv_transfer_config.kv_buffer_device = buffers
         config.check_start(engine)

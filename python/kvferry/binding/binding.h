@@ -40,11 +40,13 @@ typedef enum kvfpy_record {
 typedef struct kvfpy_module_state {
   PyObject *error;
   PyTypeObject *records[KVFPY_RECORDS];
+  PyTypeObject *log_queue;
 } kvfpy_module_state;
 
 typedef struct kvfpy_node_object {
   PyObject ob_base;
   kvf_node *node;
+  PyObject *log;  /* a LogQueue, which outlives the node; NULL: standard error */
   pid_t owner;    /* a forked child must leave its parent's node alone */
   unsigned calls; /* that run without the GIL: close() must not run beside them */
 } kvfpy_node_object;
@@ -168,11 +170,15 @@ kvf_region *kvfpy_to_regions(PyObject *list, size_t *count);
 
 /* ---- types that are no nodes ---- */
 
+extern PyType_Spec kvfpy_log_spec;
 extern PyType_Spec kvfpy_staging_spec;
 extern PyType_Spec kvfpy_recovery_spec;
 
 /* The module's state, for methods of a type of its. */
 const kvfpy_module_state *kvfpy_state_of_type(PyObject *object);
+
+/* Of a LogQueue. */
+kvf_log_queue *kvfpy_log_queue_of(PyObject *log);
 
 /* ---- node.c: the type ---- */
 

@@ -65,12 +65,14 @@ PyObject *kvfpy_node_request_open(kvfpy_node_object *self, PyObject *args)
   kvf_status status = KVF_OK;
   PyObject *options = NULL;
   uint32_t keep_from_tokens = 0;
-  if (!PyArg_ParseTuple(args, "s#O&O&O!|O&:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
-                        kvfpy_to_u64, &order.user, &PyDict_Type, &options, kvfpy_to_u32, &keep_from_tokens) ||
+  const char *name = NULL;
+  if (!PyArg_ParseTuple(args, "s#O&O&O!|O&s:request_open", &order.ticket, &bytes, kvfpy_to_prompt, &order.prompt,
+                        kvfpy_to_u64, &order.user, &PyDict_Type, &options, kvfpy_to_u32, &keep_from_tokens, &name) ||
       !read_request_options(self, options, &order.options)) {
     return NULL;
   }
   order.options.keep_from_tokens = keep_from_tokens;
+  order.options.name = name;
   order.bytes = (size_t)bytes;
   if (!kvfpy_call_node(self, call_request_open, &order, &status)) {
     return NULL;
@@ -171,6 +173,7 @@ PyObject *kvfpy_node_request_detach(kvfpy_node_object *self, PyObject *list)
 typedef struct load_order {
   kvf_load_params load;
   PyObject *ticket; /* owned: the load's is in it */
+  PyObject *name;   /* the same */
   kvfpy_block_table table;
 } load_order;
 
@@ -188,6 +191,7 @@ static int to_load_order(PyObject *value, void *out)
                                        {"timeout_ms", kvfpy_to_u32, offsetof(load_order, load.timeout_ms)},
                                        {"user", kvfpy_to_u64, offsetof(load_order, load.user)},
                                        {"destination", kvfpy_to_block_table, offsetof(load_order, table)},
+                                       {"name", to_text, offsetof(load_order, name)},
                                        {NULL, NULL, 0}};
   load_order *order = out;
   Py_ssize_t bytes = 0;
@@ -196,6 +200,7 @@ static int to_load_order(PyObject *value, void *out)
   }
   order->load.ticket = PyUnicode_AsUTF8AndSize(order->ticket, &bytes);
   order->load.ticket_bytes = (size_t)bytes;
+  order->load.name = PyUnicode_AsUTF8AndSize(order->name, NULL);
   order->load.destination = kvfpy_block_table_view(&order->table);
   return 1;
 }
@@ -211,6 +216,7 @@ static void load_order_clear(void *item)
 {
   load_order *order = item;
   Py_XDECREF(order->ticket);
+  Py_XDECREF(order->name);
   free(order->table.ids);
 }
 

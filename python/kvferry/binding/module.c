@@ -262,13 +262,17 @@ static int add_constants(PyObject *module)
   return PyModule_AddStringConstant(module, "VERSION", kvf_version());
 }
 
-static int add_type(PyObject *module, PyType_Spec *spec)
+/* `kept`: NULL, or where a reference is left. */
+static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
 {
   PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
   if (type == NULL) {
     return -1;
   }
   int failed = PyModule_AddType(module, (PyTypeObject *)type);
+  if (kept != NULL) {
+    *kept = (PyTypeObject *)Py_NewRef(type);
+  }
   Py_DECREF(type);
   return failed;
 }
@@ -281,8 +285,9 @@ static int module_exec(PyObject *module)
       !kvfpy_add_records(module, state)) {
     return -1;
   }
-  return add_type(module, &kvfpy_node_spec) < 0 || add_type(module, &kvfpy_staging_spec) < 0 ||
-                 add_type(module, &kvfpy_recovery_spec) < 0 || add_statuses(module) < 0 || add_constants(module) < 0
+  return add_type(module, &kvfpy_log_spec, &state->log_queue) < 0 || add_type(module, &kvfpy_node_spec, NULL) < 0 ||
+                 add_type(module, &kvfpy_staging_spec, NULL) < 0 || add_type(module, &kvfpy_recovery_spec, NULL) < 0 ||
+                 add_statuses(module) < 0 || add_constants(module) < 0
              ? -1
              : 0;
 }
@@ -291,6 +296,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
 {
   kvfpy_module_state *state = PyModule_GetState(module);
   Py_VISIT(state->error);
+  Py_VISIT(state->log_queue);
   for (int kind = 0; kind < KVFPY_RECORDS; kind++) {
     Py_VISIT(state->records[kind]);
   }
@@ -301,6 +307,7 @@ static int module_clear(PyObject *module)
 {
   kvfpy_module_state *state = PyModule_GetState(module);
   Py_CLEAR(state->error);
+  Py_CLEAR(state->log_queue);
   for (int kind = 0; kind < KVFPY_RECORDS; kind++) {
     Py_CLEAR(state->records[kind]);
   }

@@ -31,7 +31,7 @@ static bool set_identity(PyObject *error, void *config, const char *name, const 
   return status == KVF_OK;
 }
 
-static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config *config)
+static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config *config, PyObject *log)
 {
   kvfpy_node_object *self = (kvfpy_node_object *)PyType_GenericAlloc(type, 0);
   if (self == NULL) {
@@ -40,6 +40,7 @@ static PyObject *open_node(PyTypeObject *type, PyObject *error, const kvf_config
   char message[KVF_MESSAGE_BYTES_MAX] = "";
   kvf_status status = KVF_OK;
   self->owner = getpid();
+  self->log = log == Py_None ? NULL : Py_NewRef(log);
   Py_BEGIN_ALLOW_THREADS;
   status = kvf_node_open(config, &self->node, message);
   Py_END_ALLOW_THREADS;
@@ -71,26 +72,31 @@ static bool choose_address(PyObject *error, kvf_config *config, PyObject *option
 
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-  static char *names[] = {"options", "identity", "index", NULL};
+  static char *names[] = {"options", "identity", "index", "log", NULL};
   PyObject *options = NULL;
   PyObject *identity = NULL;
   PyObject *index = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!|O:Node", names, &PyDict_Type, &options, &PyDict_Type,
-                                   &identity, &index)) {
+  PyObject *log = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!|OO:Node", names, &PyDict_Type, &options, &PyDict_Type,
+                                   &identity, &index, &log)) {
     return NULL;
   }
   kvfpy_module_state *state = PyType_GetModuleState(type);
   if (state == NULL) {
     return NULL;
   }
+  if (log != Py_None && !PyObject_TypeCheck(log, state->log_queue)) {
+    return PyErr_Format(PyExc_TypeError, "a node's log is a LogQueue, or None");
+  }
   kvf_config config;
   kvf_config_init(&config);
+  config.log_queue = log == Py_None ? NULL : kvfpy_log_queue_of(log);
   if (!kvfpy_set_all(state->error, &config, options, kvfpy_set_option) ||
       !kvfpy_set_all(state->error, &config, identity, set_identity) ||
       !choose_address(state->error, &config, options, index)) {
     return NULL;
   }
-  return open_node(type, state->error, &config);
+  return open_node(type, state->error, &config, log);
 }
 
 static void close_node(kvfpy_node_object *self)
@@ -108,6 +114,7 @@ static void node_dealloc(PyObject *object)
 {
   PyTypeObject *type = Py_TYPE(object);
   close_node((kvfpy_node_object *)object);
+  Py_XDECREF(((kvfpy_node_object *)object)->log);
   PyObject_Free(object);
   Py_DECREF((PyObject *)type);
 }

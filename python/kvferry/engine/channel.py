@@ -44,7 +44,7 @@ def _survived() -> Iterator[None]:
     try:
         yield
     except Exception:
-        logger.exception("kvferry: a mistake of ours; the engine goes on")
+        logger.exception("kvferry: internal error (please report it): the engine goes on")
 
 
 class Waker:

@@ -7,6 +7,8 @@ from typing import Any
 
 from kvferry import Error, Node
 
+from .log import node_log
+
 OF_ENGINE = ("rank", "ranks", "block_tokens", "group_block_tokens")  # options that follow from the engine's own configuration
 
 
@@ -62,6 +64,6 @@ def open_node(options: dict[str, str], identity: dict[str, str], where: str, ind
     if index is None:
         options["listen"] = ""
     try:
-        return Node(options, identity, index or 0)
+        return Node(options, identity, index or 0, node_log())
     except Error as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -170,7 +170,7 @@ class Consumer:
 
     def open(self, remote: RemotePrompt, tokens: int, options: dict[str, str]) -> None:
         """It has a ticket, and a prompt of so many tokens. Error: an option is bad."""
-        status, info = self._node.request_open(remote.ticket, remote.prompt, 0, options, remote.keep_from)
+        status, info = self._node.request_open(remote.ticket, remote.prompt, 0, options, remote.keep_from, remote.key)
         if info is None:
             if self.is_for_another(remote, status):
                 self.prefill_here(remote.key, IN_A_LIST)
@@ -187,10 +187,8 @@ class Consumer:
         return False
 
     def _refuse(self, remote: RemotePrompt, status: int, verdict: Verdict) -> None:
-        fails, reason = verdict.action == _kvferry.ACTION_FAIL, _kvferry.status_name(status)
-        limited.warning("kvferry: request %s: its ticket is refused (%s): %s", remote.key, reason,
-                        "it fails" if fails else "it is computed here", reason=reason)
-        if fails:
+        """The library's log has said why."""
+        if verdict.action == _kvferry.ACTION_FAIL:
             self._fail(remote, verdict)
 
     def reject(self, remote: RemotePrompt, tokens: int, mistake: str) -> None:
@@ -209,7 +207,7 @@ class Consumer:
 
     def prefill_here(self, key: str, reason: str) -> None:
         self._counters.add("not_loaded", reason)
-        log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", key, reason)
+        log_left_out("kvferry: request %s: its ticket is ignored (%s): the prompt is computed here", key, reason)
 
     def room_for(self, key: str, missing: int) -> int | None:
         """How many of `missing` tokens a load would bring; None: it is not to be admitted. Asked often."""
@@ -273,7 +271,7 @@ class Consumer:
 
     def order_load(self, remote: RemotePrompt, destination: tuple[bytes, ...]) -> None:
         timeout_ms = max(1, remote.load_timeout_ms - int(remote.waited_s * 1000))
-        self._load.append(Load(remote.id, remote.ticket, remote.prompt, timeout_ms, sum(remote.counts), destination))
+        self._load.append(Load(remote.id, remote.ticket, remote.prompt, timeout_ms, sum(remote.counts), destination, remote.key))
         if remote.content is not None:
             self._load_adapters[remote.id] = remote.content
 

@@ -1,4 +1,4 @@
-"""One logger for an adapter, which makes it a child of its engine's.
+"""One logger for an adapter, which makes it a child of its engine's. The lines of the library's nodes go there too.
 
 Clients and peers can cause lines at will: what they cause goes through `limited`.
 """
@@ -6,10 +6,13 @@ Clients and peers can cause lines at will: what they cause goes through `limited
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from functools import partialmethod
+
+from kvferry import LogQueue
 
 logger = logging.getLogger("kvferry")
 
@@ -53,3 +56,43 @@ class LimitedLogger:
 
 
 limited = LimitedLogger(logger)
+
+LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+"""By kvf_log_level."""
+
+
+class NodeLog:
+    """The queue of a process, made when it is first asked for, and the thread that empties it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: LogQueue | None = None
+
+    def queue(self) -> LogQueue:
+        with self._lock:
+            if self._queue is None:
+                self._queue = LogQueue()
+                threading.Thread(target=self._empty, args=(self._queue,), name="kvferry-log", daemon=True).start()
+            return self._queue
+
+    @staticmethod
+    def _empty(queue: LogQueue) -> None:
+        while True:
+            level, text = queue.next()
+            logger.log(LEVELS[level], "kvferry: %s", text)
+
+
+_node_log = NodeLog()
+
+
+def node_log() -> LogQueue:
+    return _node_log.queue()
+
+
+def _forget() -> None:
+    """A forked child has no thread."""
+    global _node_log
+    _node_log = NodeLog()
+
+
+os.register_at_fork(after_in_child=_forget)

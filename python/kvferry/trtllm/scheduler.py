@@ -176,7 +176,7 @@ class KVFerryScheduler(SchedulerBase):
     def _offer(self, consumer: Loader, request: Any, computed: int) -> int:
         prompt = self._prompts.of_request(request)
         if isinstance(prompt, NotCarried):
-            log_left_out("kvferry: request %s is computed here, whatever its ticket: %s", str(request.request_id), prompt.value)
+            log_left_out("kvferry: request %s: its ticket is ignored (%s): the prompt is computed here", str(request.request_id), prompt.value)
             self._counters.add("not_loaded", prompt.value)
             return 0
         return consumer.offer(request.request_id, prompt, computed)
