@@ -67,7 +67,8 @@ def test_where_the_log_hangs_lines_go_to_standard_error(node: Node, capfd: pytes
 
 
 HOLDS_THE_GIL = """
-import ctypes, os, sys
+import ctypes, logging, os
+logging.basicConfig()
 from kvferry.engine.config import open_node
 node = open_node({"listen": "", "peers": "127.0.0.1:1", "breaker_cooldown_ms": "100", "breaker_cooldown_max_ms": "100"},
                  {"model": "toy"}, "here")
@@ -85,20 +86,22 @@ def test_no_thread_of_the_library_waits_for_the_gil() -> None:
 
 AT_THE_END = """
 import logging
-logging.basicConfig(level=logging.INFO)
+if {}:
+    logging.basicConfig(level=logging.INFO)
 from kvferry.engine.config import open_node
-node = open_node({"listen": "127.0.0.1"}, {"model": "toy"}, "here", 0)
+node = open_node({{"listen": "127.0.0.1"}}, {{"model": "toy"}}, "here", 0)
 """
 
 
-def test_a_process_that_closes_nothing_ends_and_loses_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stderr.count("listens on") == 1, done.stderr
+@pytest.mark.parametrize("has_log, begins", [(True, "INFO:kvferry:kvferry: listens on "), (False, "kvferry info: listens on ")])
+def test_a_process_that_closes_nothing_ends_and_loses_nothing(has_log: bool, begins: str) -> None:
+    done = subprocess.run([sys.executable, "-c", AT_THE_END.format(has_log)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.startswith(begins) and done.stderr.count("\n") == 1, done.stderr
 
 
 def test_a_forked_child_has_a_log_of_its_own(node: Node) -> None:
     ours = node_log()
-    assert node_log() is ours
+    assert ours is not None and node_log() is ours
     child = os.fork()
     if child == 0:
         os._exit(0 if node_log() is not ours else 1)

@@ -85,8 +85,9 @@ class NodeLog:
 _node_log = NodeLog()
 
 
-def node_log() -> LogQueue:
-    return _node_log.queue()
+def node_log() -> LogQueue | None:
+    """None: nobody has said how this process logs. The library then writes to standard error by itself."""
+    return _node_log.queue() if logger.hasHandlers() else None
 
 
 def _forget() -> None:
