@@ -132,7 +132,7 @@ void kvf_node_assist(kvf_node *node, uint32_t transports);
 KVF_MUST_USE kvf_status kvf_node_equip(kvf_node *node, char *message);
 
 /* A kvf_log_fn whose context is a node: puts the line into its log. */
-void kvf_node_log(void *node, kvf_log_level level, const char *line);
+void kvf_node_log(void *context, kvf_log_level level, const char *line);
 
 /* The functions that transports call, for `node` as context. */
 kvf_transport_host kvf_node_host(kvf_node *node);

@@ -373,6 +373,7 @@ CLUSTER_TEST(ranks_share_the_heads_evenly)
 
 SCENE(clearing_memory_ends_its_leases, "published",
       "clear P0 > P0 ends A: revoked\n"
+      "log P0 unread > lease A has ended unread: this engine has taken its blocks back\n"
       "fence A P0 > ended\n"
       "publish A > invalid\n"
       "clear P0\n")
