@@ -92,7 +92,7 @@ static const kvf_status_info table[] = {
            "A rank of this engine did not report by the deadline; its blocks stay quarantined."),
     STATUS(KVF_NO_MEMORY, "no_memory", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE, "An allocation failed."),
     STATUS(KVF_NO_RESOURCE, "no_resource", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE,
-           "As many loads, requests or peers are open as an option or a limit allows."),
+           "An option or a limit allows no more open loads, requests or peers."),
 
     /* A caller that has made a mistake knows too little of the blocks to compute into them. */
     STATUS(KVF_INVALID, "invalid", KVF_LOST_CALL, 0, "An argument is out of range."),
