@@ -188,8 +188,8 @@ class Consumer:
 
     def _refuse(self, remote: RemotePrompt, status: int, verdict: Verdict) -> None:
         fails, reason = verdict.action == _kvferry.ACTION_FAIL, _kvferry.status_name(status)
-        limited.warning("kvferry: request %s: its ticket is refused (%s): %s", remote.key, reason,
-                        "it fails" if fails else "it is computed here", reason=reason)
+        limited.warning("kvferry: request %s: its ticket is refused (%s): %s: %s", remote.key, reason,
+                        "it fails" if fails else "it is computed here", _kvferry.error_text(), reason=reason)
         if fails:
             self._fail(remote, verdict)
 
