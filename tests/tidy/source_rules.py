@@ -226,10 +226,10 @@ def file_lengths(root):
 def versions(root):
     header = (root / "include/kvferry/kvferry.h").read_text(encoding="utf-8")
     build = (root / "meson.build").read_text(encoding="utf-8")
-    in_header = re.search(r'KVF_VERSION_TEXT "([^"]+)"', header).group(1)
+    in_header = ".".join(re.findall(r"#define KVF_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
     in_build = re.search(r"version: '([^']+)'", build).group(1)
     if in_header != in_build:
-        yield f"meson.build:1: version {in_build}, but KVF_VERSION_TEXT is {in_header}"
+        yield f"meson.build:1: version {in_build}, but the numbers of kvferry.h are {in_header}"
 
 
 def formatting(root):
