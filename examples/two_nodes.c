@@ -19,7 +19,7 @@ static const uint32_t counts[] = {BLOCKS};           /* one KV group */
 static void must(kvf_status status, const char *what)
 {
   if (status != KVF_OK) {
-    (void)fprintf(stderr, "%s: %s: %s\n", what, kvf_status_name(status), kvf_status_describe(status)->meaning);
+    (void)fprintf(stderr, "%s: %s: %s\n", what, kvf_status_name(status), kvf_error_text());
     exit(1);
   }
 }
@@ -41,10 +41,6 @@ static kvf_node *open_node(void)
                              .heads = 1,
                              .heads_total = 1};
   must(kvf_node_register(node, &region, 1), "register");
-  unsigned char record[KVF_ADDRESS_BYTES_MAX];
-  size_t bytes = 0;
-  must(kvf_node_address(node, record, sizeof(record), &bytes), "address");
-  must(kvf_node_set_ranks(node, record, &bytes, 1), "set_ranks");
   return node;
 }
 
@@ -67,11 +63,14 @@ static int publish(const kvf_prompt *prompt, FILE *to_decode)
   static char ticket[KVF_TICKET_BYTES_MAX];
   const kvf_blocks blocks = {.ids = ids, .counts = counts, .groups = 1};
   kvf_node *node = open_node();
+  unsigned char record[KVF_ADDRESS_BYTES_MAX];
+  size_t bytes = 0;
+  must(kvf_node_address(node, record, sizeof(record), &bytes), "address"); /* tickets say where the ranks are */
+  must(kvf_node_set_ranks(node, record, &bytes, 1), "set_ranks");
   for (int i = 0; i < BLOCKS; i++) {
     memset(pool[ids[i]], 'A' + i, BLOCK_BYTES);
   }
   kvf_lease lease;
-  size_t bytes = 0;
   must(kvf_lease_reserve_blocks(node, &blocks, POOL_BLOCKS, &lease), "reserve");
   must(kvf_ticket_make(node, &lease, &blocks, prompt, ticket, sizeof(ticket), &bytes), "ticket");
   must(kvf_lease_publish(node, &lease, &blocks, prompt, NULL, 0),

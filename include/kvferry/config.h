@@ -1,8 +1,8 @@
 /* kvferry/config.h: options of a node.
  *
  * Options are set by name and text, so that a C program, a JSON object and a command line share one table
- * (docs/options.md is checked against it). A kvf_config is plain memory of the caller's: copy it, put it on the stack.
- * Not for use by several threads at once.
+ * (docs/options.md, with the defaults, is checked against it; kvf_option_at() has them too). A kvf_config is plain
+ * memory of the caller's: copy it, put it on the stack. Not for use by several threads at once.
  */
 #ifndef KVFERRY_CONFIG_H
 #define KVFERRY_CONFIG_H
@@ -179,7 +179,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_config_set(kvf_config *config, const char *n
                                                char message[KVF_MESSAGE_BYTES_MAX]);
 
 /* Adds one field to what the same bytes mean ("dtype" = "float32"): two nodes whose fields differ refuse each other
- * with KVF_INCOMPATIBLE, and the message, or for a ticket the consumer's log, names the first field that differs. Both
+ * with KVF_INCOMPATIBLE, and the message, or for a ticket the consumer's log, names the first field that differs. Name
+ * all that the bytes of a block depend on: model and its revision, dtype, quantization and scales, the order of layers
+ * and heads, the kernel's layout. What is left out can give wrong answers, and nothing would say so. Both
  * names and values are text of fewer than KVF_IDENTITY_BYTES_MAX bytes without control characters; setting a name again
  * replaces its value.
  * KVF_INVALID: empty, too long, or with a control character. KVF_LIMIT: more than KVF_IDENTITY_FIELDS_MAX fields;

@@ -5,6 +5,8 @@
  *                                              kvf_request_released … ──► KVF_EVENT_REQUEST_RELEASED
  *   each rank      kvf_load_start ──► KVF_EVENT_LOAD (its report to the control node) ──► KVF_EVENT_RELEASED (as well)
  *                                └──► it failed: kvf_request_released of this rank, and nothing else
+ *   control node   kvf_request_open failed ──► kvf_request_refused, which has the verdict
+ *   to give up     kvf_request_cancel, and kvf_load_abort on each rank, in either order: no verdict; the rest as ever
  *
  * Sources: where a prompt has been computed by several engines, the text that is given as the ticket may be all their
  * tickets, joined by ',' (at most KVF_SOURCES_MAX), the preferred one first. The leases of all that fit are kept
@@ -179,7 +181,8 @@ typedef struct kvf_load_params {
   const char *ticket; /* the request's, sources and all; read during the call only */
   size_t ticket_bytes;
   kvf_prompt prompt;
-  kvf_blocks destination; /* positions as in the ticket; KVF_BLOCK_NONE: not wanted (this engine has it) */
+  kvf_blocks destination; /* all positions of the ticket; to load a subset, KVF_BLOCK_NONE where a block is not wanted
+                             (this engine has it): kvf_report counts it as good */
   uint32_t timeout_ms;    /* 0: load_timeout_ms */
   uint32_t reserved;      /* zero */
   uint64_t user;

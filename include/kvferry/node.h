@@ -1,15 +1,18 @@
 /* kvferry/node.h: a node's life, its memory, its events.
  *
- * A node is one kvferry instance in a process. A *rank node* registers a rank's KV memory, publishes leases of it and
- * loads into it. It listens, unless it only loads. A *control node* lives with an engine's scheduler: it reserves
- * leases and makes tickets, keeps other engines' leases alive, merges the ranks' reports and decides. One node may be
- * both (one-process engines).
+ * A node is one kvferry instance in a process, which may have several, also each for a device of its own. A *rank node*
+ * registers a rank's KV memory, publishes leases of it and loads into it. It listens, unless it only loads. A *control
+ * node* lives with an engine's scheduler: it reserves leases and makes tickets, keeps other engines' leases alive,
+ * merges the ranks' reports and decides. One node may be both (one-process engines).
  *
- * Threads: every function may be called from any thread at any time, except that nothing may be called once
- * kvf_node_close() has been. No call blocks on a peer, on the network or on a lock held during I/O.
- * Fork: a child of fork() must not use a node of its parent, but may close it, which does nothing there. Whether or not
- * it calls exec(), it holds no descriptor of the library's and no fence table; it holds a copy of the rest of the
- * process' memory, and so of the key. What UCX opens for the transport ucx is UCX's own, and is inherited.
+ * Threads: every function may be called from any thread at any time, except that no other call may be under way when
+ * kvf_node_close() is called, and none may follow. No call blocks on a peer, on the network or on a lock held during
+ * I/O.
+ *
+ * Fork: fork() and exec() with open nodes is fine. A child that does not call exec() must not use a node of its parent,
+ * but may close it, which does nothing there. Neither holds a descriptor of the library's or a fence table; a child
+ * without exec() holds a copy of the process' other memory, and so of the key. What UCX opens for the transport ucx is
+ * UCX's own, and is inherited.
  */
 #ifndef KVFERRY_NODE_H
 #define KVFERRY_NODE_H
@@ -131,8 +134,8 @@ typedef struct kvf_report {
   uint64_t request_id;
   uint64_t ranks_mask; /* bit r: rank r is in this report */
   uint32_t blocks;     /* positions of the load, those that were not wanted included */
-  uint32_t prefix;     /* leading positions of each group, of block_tokens each, that are good on all its ranks; if all
-                          are, `blocks` */
+  uint32_t prefix;     /* leading positions of each group, of block_tokens each, that are good on all its ranks, or
+                          were not wanted; if all are, `blocks` */
   int32_t status;      /* kvf_status: KVF_OK if all blocks are good, else the reason, the worst of the ranks */
   uint32_t reserved;
 } kvf_report;
@@ -166,14 +169,16 @@ typedef struct kvf_event {
   } u;
 } kvf_event;
 
-/* Takes up to `capacity` events. Returns how many were written. Never blocks; small reads in flight over tcp and ucx
- * (option inline_bytes) are moved on by it. Each event comes once, those of one load in order: LOAD, then RELEASED;
- * those of one request, too: VERDICT unless it was cancelled, perhaps REQUEST_STUCK, and if it had begun
- * REQUEST_RELEASED. */
+/* Takes up to `capacity` events, any number; returns how many were written. What is not taken waits: no event is lost.
+ * Never blocks; small reads in flight over tcp and ucx (option inline_bytes) are moved on by it, but go on without it.
+ * Each event comes once, those of one load in order: LOAD, then RELEASED; those of one request, too: VERDICT unless it
+ * was cancelled, perhaps REQUEST_STUCK, and if it had begun REQUEST_RELEASED. docs/c-guide.md has a table of which
+ * events follow which call. */
 KVF_API size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity);
 
-/* A file descriptor that is readable while kvf_node_poll() has something to report, for the caller's own epoll. Never
- * read from it, never close it. */
+/* A file descriptor that is readable while kvf_node_poll() has something to report, for the caller's own epoll, or for
+ * several; small reads need no wake of their own. Edge-triggered: poll until kvf_node_poll() writes fewer events than
+ * `capacity`. Where several threads poll, one may find nothing. Never read from it, never close it. */
 KVF_API int kvf_node_event_fd(kvf_node *node);
 
 KVF_C_END

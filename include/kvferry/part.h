@@ -7,7 +7,8 @@
  * Both engines describe their own memory; parts pair by {layer, kind, index}. They may differ in place, order (heads or
  * tokens outermost: the strides), block_tokens (multiples, either way), blocks, and in the layers and heads that a rank
  * has: a stage of a pipeline has some of the layers, and perhaps no part of some group. What they must agree on is
- * compared when the ranks connect, else loads end with KVF_INCOMPATIBLE and the log names it.
+ * compared when the ranks connect, else loads end with KVF_INCOMPATIBLE and the log names it. docs/c-guide.md has
+ * pictures, and an example that is compiled.
  */
 #ifndef KVFERRY_PART_H
 #define KVFERRY_PART_H

@@ -2,7 +2,8 @@
  *
  *   control node   kvf_lease_reserve_blocks ──► (lease to the ranks) ──► kvf_ticket_make ──► ticket to the consumer
  *   each rank      kvf_lease_publish ──► … ──► KVF_EVENT_LEASE_ENDED
- *   control node   kvf_lease_ended for each rank; with the last one the lease is released
+ *   control node   kvf_lease_ended for each rank; with the last one the lease is released (kvf_lease_release: of all
+ *                  ranks at once)
  *   a rank         kvf_ticket_offer, where consumers ask for tickets instead of being handed them
  */
 #ifndef KVFERRY_PRODUCER_H
@@ -29,13 +30,15 @@ KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve_blocks(kvf_node *node, const k
 KVF_API KVF_MUST_USE kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks,
                                                   kvf_lease *out);
 
-/* Control node: every rank has ended the lease; its slot may be used again. KVF_NOT_FOUND: released already. */
+/* Control node: every rank has ended the lease, as an engine of one rank knows itself; its slot may be used again.
+ * KVF_NOT_FOUND: released already. */
 KVF_API kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id);
 
 /* Control node: the ranks of the mask (bit r: rank r) have ended the lease: KVF_EVENT_LEASE_ENDED, or they could not
- * publish it. In any order, any number of times. KVF_OK: now all of the engine's ranks have, and the lease is released:
- * its blocks are the engine's again. KVF_AGAIN: others have not. KVF_NOT_FOUND: released already. KVF_INVALID: no rank,
- * or one out of range. */
+ * publish it. In any order, any number of times. That event can come before D's engine has polled its own
+ * KVF_EVENT_REQUEST_RELEASED: the next ticket of the same blocks may overtake it. KVF_OK: now all of the engine's ranks
+ * have, and the lease is released: its blocks are the engine's again. KVF_AGAIN: others have not. KVF_NOT_FOUND:
+ * released already. KVF_INVALID: no rank, or one out of range. */
 KVF_API KVF_MUST_USE kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask);
 
 /* Control node: writes the ticket (text, fit for JSON; not terminated) for a reserved lease. `ticket` has room for
@@ -50,7 +53,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
 /* Rank: the bytes of `blocks` are complete in this rank's memory, now or, if it is not NULL, at the ordering point
  * `after`, and stay as they are until the lease has ended. From then on consumers may read them; with option checksum,
  * once a thread of the library has made their checksums. Until then they are told that the lease is not published yet;
- * it may end before, and where the point never comes it runs out. `user` comes back in KVF_EVENT_LEASE_ENDED.
+ * it may end before, and where the point never comes it runs out. `blocks` and `prompt` are those of the ticket: else
+ * loads end with KVF_BAD_TICKET. `user` comes back in KVF_EVENT_LEASE_ENDED.
  * KVF_INVALID: no memory registered, a node that does not listen, as the log says, a block id out of its regions, or a
  * point that the registered memory's kind does not know. KVF_EXISTS: this id, or a later one, has been published in
  * that slot. KVF_NO_MEMORY, KVF_LIMIT, KVF_CLOSED: as they say; the lease is not published, no event comes. */

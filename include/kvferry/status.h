@@ -66,9 +66,10 @@ typedef enum kvf_status {
   KVF_NO_RESOURCE = -403, /* as many are open as an option or a named limit allows */
 
   /* The call was wrong; nothing was changed. */
-  KVF_INVALID = -501,        /* an argument is out of range; for node_open and config_set the message names it */
+  KVF_INVALID = -501,        /* an argument is out of range: kvf_error_text() names it */
   KVF_NOT_FOUND = -502,      /* no such load, lease or request (or not any more) */
-  KVF_LIMIT = -503,          /* an argument is larger than the library's named limit, or the output buffer too small */
+  KVF_LIMIT = -503,          /* an argument is beyond a named limit or an option, or the output buffer too small:
+                                kvf_error_text() names which */
   KVF_ADDRESS_IN_USE = -504, /* the listen address cannot be bound */
   KVF_SYSTEM = -505,         /* the operating system refused; the message says what */
   KVF_CLOSED = -506,         /* the node is closing */
@@ -97,11 +98,17 @@ typedef struct kvf_status_info {
   bool trips_breaker;   /* counts as a failure of the peer or link */
 } kvf_status_info;
 
-/* The description of `status`; of KVF_INVALID for a value that is none. Static memory; any thread. */
+/* The description of `status`, an int since a report has one; of KVF_INVALID for a value that is none. Static memory;
+ * any thread. */
 KVF_API const kvf_status_info *kvf_status_describe(int status);
 
 /* The name of `status`: kvf_status_describe(status)->name. */
 KVF_API const char *kvf_status_name(int status);
+
+/* Why the last call of this thread that failed has failed: one sentence for a person, which names the argument, its
+ * value and its bound, or the option. Calls that return KVF_OK or KVF_AGAIN leave it; "" if none has failed. Good until
+ * the thread's next call. Where a call has a `message`, this is the same text. Any thread, for itself. */
+KVF_API const char *kvf_error_text(void);
 
 #define KVF_STATUSES_MAX 48 /* no table of statuses will be longer */
 

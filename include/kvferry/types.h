@@ -10,8 +10,8 @@
 KVF_C_BEGIN
 
 /* What is new breaks no caller: a kvf_config says how long it is; other structs have reserved room, which a caller
- * leaves zero (KVF_INVALID) and which the library fills with zeros; statuses and events of a kind that a caller does
- * not know may be passed on or over. */
+ * leaves zero (else KVF_INVALID) and which the library fills with zeros; statuses and events of a kind that a caller
+ * does not know may be passed on or over. */
 
 /* Limits. A peer can influence none of them; a value beyond one is refused with KVF_LIMIT. */
 #define KVF_RANKS_MAX 64               /* ranks of one engine */
@@ -29,7 +29,8 @@ KVF_C_BEGIN
 /* "No block": a position whose block has slid out of the window (producer) or is not wanted (consumer). */
 #define KVF_BLOCK_NONE UINT32_MAX
 
-/* The blocks of one request: block ids by KV group, groups one after the other.
+/* The blocks of one request: block ids by KV group, groups one after the other. A group has a position for each
+ * block_tokens tokens that have begun: 100 tokens in blocks of 16 are 7 positions, the last block partly filled.
  * ids has the sum of counts[0..groups) entries. The caller owns both arrays, neither NULL; the library copies what it
  * keeps. */
 typedef struct kvf_blocks {

@@ -248,6 +248,9 @@ def status_name(status: int) -> str: ...
 def status_meaning(status: int) -> str:
     """One sentence for a person."""
 
+def error_text() -> str:
+    """kvf_error_text(): why the last call of this thread that failed, or the last one of a batch, has failed."""
+
 def reasons() -> list[tuple[str, str, bool, bool, bool, bool, str]]:
     """The table of statuses: (name, what is lost, retry here, retry elsewhere, recompute safe, trips a breaker, meaning)."""
 

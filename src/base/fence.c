@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "base/status.h"
 
 kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim *claim)
 {
@@ -24,6 +25,19 @@ kvf_status kvf_fence_check(const kvf_fence_sample *sample, const kvf_fence_claim
     return KVF_BAD_TICKET;
   }
   return KVF_OK;
+}
+
+kvf_status kvf_blocks_check(const kvf_blocks *blocks)
+{
+  if (blocks->groups > KVF_GROUPS_MAX) {
+    return kvf_because(KVF_LIMIT, "blocks->groups = %u: at most %d, KVF_GROUPS_MAX", (unsigned)blocks->groups,
+                       KVF_GROUPS_MAX);
+  }
+  const size_t positions = kvf_blocks_count(blocks);
+  return positions <= KVF_BLOCKS_PER_LEASE_MAX
+             ? KVF_OK
+             : kvf_because(KVF_LIMIT, "%zu positions in all groups: at most %d, KVF_BLOCKS_PER_LEASE_MAX", positions,
+                           KVF_BLOCKS_PER_LEASE_MAX);
 }
 
 kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt, uint64_t *out)

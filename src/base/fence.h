@@ -107,6 +107,9 @@ static inline size_t kvf_blocks_count(const kvf_blocks *blocks)
   return count;
 }
 
+/* KVF_LIMIT: more groups, or positions, than a lease may have. */
+KVF_MUST_USE kvf_status kvf_blocks_check(const kvf_blocks *blocks);
+
 /* What an entry's digest covers: the lease's secret token, the prompt and all its block ids by group. */
 KVF_MUST_USE kvf_status kvf_fence_digest(const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                                          uint64_t *out);

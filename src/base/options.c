@@ -500,11 +500,12 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   message = message == NULL ? unwanted : message;
   if (config == NULL || name == NULL || value == NULL) {
-    return kvf_fail(KVF_INVALID, message, "an option needs a name and a value");
+    return kvf_answer_as(kvf_fail(KVF_INVALID, message, "an option needs a name and a value"), message);
   }
   for (size_t i = 0; i < TABLE_COUNT; i++) {
     if (strcmp(table[i].info.name, name) == 0 && table[i].offset + table[i].bytes <= config->struct_bytes) {
-      return store(&table[i], config, value) ? KVF_OK : say_bad_value(&table[i], value, message);
+      const bool stored = store(&table[i], config, value);
+      return kvf_answer_as(stored ? KVF_OK : say_bad_value(&table[i], value, message), message);
     }
   }
   for (size_t i = 0; i < GONE_COUNT; i++) {
@@ -513,7 +514,7 @@ kvf_status kvf_config_set(kvf_config *config, const char *name, const char *valu
       return KVF_OK;
     }
   }
-  return say_unknown(name, message);
+  return kvf_answer_as(say_unknown(name, message), message);
 }
 
 void kvf_config_log_gone(const kvf_config *config, const kvf_logger *logger)
@@ -537,15 +538,21 @@ static bool is_identity_text(const char *text)
 
 kvf_status kvf_config_identity(kvf_config *config, const char *name, const char *value)
 {
-  if (config == NULL || !is_identity_text(name) || !is_identity_text(value)) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(config, name, value);
+  if (status == KVF_OK && (!is_identity_text(name) || !is_identity_text(value))) {
+    status = kvf_because(KVF_INVALID, "%s of the identity's field \"%.64s\": 1 to %d bytes without control characters",
+                         is_identity_text(name) ? "value" : "name", name, KVF_IDENTITY_BYTES_MAX - 1);
+  }
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint32_t at = 0;
   while (at < config->identity_fields && at < KVF_IDENTITY_FIELDS_MAX && strcmp(config->identity[at].name, name) != 0) {
     at++;
   }
   if (at >= KVF_IDENTITY_FIELDS_MAX) {
-    return KVF_LIMIT;
+    return kvf_answer(kvf_because(KVF_LIMIT, "field \"%s\": the identity has %d fields, KVF_IDENTITY_FIELDS_MAX", name,
+                                  KVF_IDENTITY_FIELDS_MAX));
   }
   kvf_identity_field *field = &config->identity[at];
   memset(field, 0, sizeof(*field));

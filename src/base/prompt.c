@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "base/status.h"
 #include "kvferry/types.h"
 
 /* The hash is over numbers as they lie in memory, and the two engines may be on different hosts. */
@@ -12,8 +13,12 @@ kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint32_t tokens, const voi
                            kvf_prompt *out)
 {
   static const char domain[] = "kvferry prompt 1";
-  if (token_ids == NULL || out == NULL || (salt == NULL && salt_bytes > 0)) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(token_ids, out);
+  if (status == KVF_OK && salt == NULL && salt_bytes > 0) {
+    status = kvf_because(KVF_INVALID, "salt is NULL, but salt_bytes = %zu", salt_bytes);
+  }
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   /* The lengths come first, so that no salt can pass for tokens. */
   const uint64_t lengths[2] = {salt_bytes, tokens};
@@ -24,24 +29,25 @@ kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint32_t tokens, const voi
       {token_ids, tokens * sizeof(*token_ids)},
   };
   kvf_prompt prompt = {.tokens = tokens};
-  kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), prompt.hash);
+  status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), prompt.hash);
   if (status == KVF_OK) {
     *out = prompt;
   }
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_prompt_set_model(kvf_prompt *prompt, const void *model, size_t model_bytes)
 {
   static const char domain[] = "kvferry model 1";
-  if (prompt == NULL || model == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(prompt, model);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint8_t hash[sizeof(prompt->model)];
   const kvf_span spans[] = {{domain, sizeof(domain)}, {model, model_bytes}};
-  kvf_status status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
+  status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
   if (status == KVF_OK) {
     memcpy(prompt->model, hash, sizeof(hash));
   }
-  return status;
+  return kvf_answer(status);
 }

@@ -26,8 +26,9 @@ kvf_status kvf_request_options_set(kvf_request_options *options, const char *nam
   kvf_config_init(&config);
   if (options == NULL || name == NULL || !is_of_request(name)) {
     kvf_status wrong = options == NULL || name == NULL ? KVF_INVALID : KVF_NOT_FOUND;
-    return kvf_fail(wrong, message, "\"%.64s\" is not an option of a request: those are %s, %s, and %s",
-                    name == NULL ? "" : name, names[0], names[1], names[2]);
+    (void)kvf_fail(wrong, message, "\"%.64s\" is not an option of a request: those are %s, %s, and %s",
+                   name == NULL ? "" : name, names[0], names[1], names[2]);
+    return kvf_answer_as(wrong, message);
   }
   config.policy = options->policy;
   config.auto_max_recompute_tokens = options->auto_max_recompute_tokens;
@@ -43,5 +44,5 @@ kvf_status kvf_request_options_set(kvf_request_options *options, const char *nam
     options->auto_max_recompute_tokens = config.auto_max_recompute_tokens;
     options->load_timeout_ms = config.load_timeout_ms;
   }
-  return status;
+  return kvf_answer_as(status, message);
 }

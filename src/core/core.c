@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/options.h"
+#include "base/status.h"
 #include "core/core_state.h"
 #include "core/source.h"
 
@@ -215,7 +216,7 @@ void kvf_core_free(kvf_core *core)
 kvf_status kvf_core_set_memory(kvf_core *core, const kvf_welcome *welcome)
 {
   if (core->pool.exists) {
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "memory is registered already: kvf_node_unregister() comes first");
   }
   kvf_status status = kvf_pool_set(&core->pool, welcome);
   if (status == KVF_OK) {
@@ -263,12 +264,17 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
   kvf_rank_record sorted[KVF_RANKS_MAX];
   uint64_t seen = 0;
   if (count != core->context.config.ranks) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "ranks = %u, but the option ranks is %u", (unsigned)count,
+                       (unsigned)core->context.config.ranks);
   }
   for (uint32_t i = 0; i < count; i++) {
-    if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0 ||
-        records[i].dealt != records[0].dealt) {
-      return KVF_INVALID;
+    if (records[i].rank >= count || (seen & (UINT64_C(1) << records[i].rank)) != 0) {
+      return kvf_because(KVF_INVALID, "record %u is of rank %u: each of the ranks below %u comes once", (unsigned)i,
+                         (unsigned)records[i].rank, (unsigned)count);
+    }
+    if (records[i].dealt != records[0].dealt) {
+      return kvf_because(KVF_INVALID, "record %u: tokens are dealt to %u ranks, in record 0 to %u", (unsigned)i,
+                         (unsigned)records[i].dealt, (unsigned)records[0].dealt);
     }
     seen |= UINT64_C(1) << records[i].rank;
     sorted[records[i].rank] = records[i];
@@ -299,11 +305,19 @@ kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blo
 {
   const kvf_context *context = &core->context;
   const bool has_groups = context->self.groups == 0 || context->self.groups == blocks->groups;
-  if (core->engine_ranks == 0 || blocks->groups == 0 || prompt->tokens == 0 || !has_groups) {
-    return KVF_INVALID;
+  if (core->engine_ranks == 0) {
+    return kvf_because(KVF_INVALID, "kvf_node_set_ranks() has not been called");
   }
-  if (blocks->groups > KVF_GROUPS_MAX) {
-    return KVF_LIMIT;
+  if (blocks->groups == 0 || !has_groups) {
+    return kvf_because(KVF_INVALID, "blocks->groups = %u must be %u (option group_block_tokens)",
+                       (unsigned)blocks->groups, context->self.groups == 0 ? 1 : (unsigned)context->self.groups);
+  }
+  if (prompt->tokens == 0) {
+    return kvf_because(KVF_INVALID, "prompt->tokens = 0");
+  }
+  kvf_status status = kvf_blocks_check(blocks);
+  if (status != KVF_OK) {
+    return status;
   }
   union {
     const uint32_t *borrowed;
@@ -335,7 +349,7 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
         &core->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
         "lease %llu is not published: nobody could read it, since this node does not listen (option listen)",
         (unsigned long long)lease->id);
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "this node does not listen (option listen), so nobody could read the lease");
   }
   kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, incomplete)
@@ -345,7 +359,8 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
 kvf_status kvf_core_lease_end(kvf_core *core, uint64_t now_ns, const kvf_lease *lease)
 {
   /* A node without memory has published nothing, and perhaps no fence table to store to. */
-  return core->peers.is_control ? KVF_NOT_FOUND : kvf_lease_table_end(&core->leases, now_ns, lease);
+  return core->peers.is_control ? kvf_because(KVF_NOT_FOUND, "this node has no memory, and so no published lease")
+                                : kvf_lease_table_end(&core->leases, now_ns, lease);
 }
 
 kvf_status kvf_core_lease_release(kvf_core *core, uint64_t lease_id)

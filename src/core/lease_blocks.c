@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fence.h"
+#include "base/status.h"
 
 #define IDS_END_MIN 1024
 
@@ -31,8 +32,9 @@ uint32_t kvf_block_list_count(const kvf_block_list *list)
 /* Without the positions that have no block. */
 static kvf_status copy(const kvf_blocks *blocks, kvf_block_list **out)
 {
-  if (blocks->groups > KVF_GROUPS_MAX || kvf_blocks_count(blocks) > KVF_BLOCKS_PER_LEASE_MAX) {
-    return KVF_LIMIT;
+  kvf_status status = kvf_blocks_check(blocks);
+  if (status != KVF_OK) {
+    return status;
   }
   kvf_block_list *list = malloc(sizeof(*list) + kvf_blocks_count(blocks) * sizeof(list->ids[0]));
   if (list == NULL) {
@@ -60,7 +62,8 @@ static kvf_status make_room(kvf_lease_blocks *all, uint32_t group, const uint32_
     last = ids[i] > last ? ids[i] : last;
   }
   if (last >= KVF_LEASE_BLOCK_IDS_MAX) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "block id %u of group %u is not below %d", (unsigned)last, (unsigned)group,
+                       KVF_LEASE_BLOCK_IDS_MAX);
   }
   uint32_t end = all->ids_end[group];
   if (count == 0 || last < end) {
@@ -82,7 +85,8 @@ static kvf_status make_room(kvf_lease_blocks *all, uint32_t group, const uint32_
 static kvf_status make_room_for(kvf_lease_blocks *all, const kvf_block_list *list)
 {
   if (list->count > KVF_LEASE_BLOCKS_LISTED_MAX - all->listed) {
-    return KVF_NO_LEASE;
+    return kvf_because(KVF_NO_LEASE, "all leases together would list more than %d block ids",
+                       KVF_LEASE_BLOCKS_LISTED_MAX);
   }
   kvf_status status = KVF_OK;
   const uint32_t *ids = list->ids;

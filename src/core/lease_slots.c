@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/fence.h"
+#include "base/status.h"
 #include "core/check_list.h"
 #include "core/hash.h"
 
@@ -67,16 +68,23 @@ static kvf_status fit_share(const kvf_lease_slots *slots, uint32_t alone, uint64
     return KVF_OK;
   }
   if (alone > cap) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "%u blocks: lease_pool_share_percent = %u of %llu pool blocks allows %llu",
+                       (unsigned)alone, (unsigned)slots->share_percent, (unsigned long long)pool_blocks,
+                       (unsigned long long)cap);
   }
-  return all <= cap ? KVF_OK : KVF_NO_LEASE;
+  return all <= cap ? KVF_OK
+                    : kvf_because(KVF_NO_LEASE,
+                                  "%llu blocks would be leased: lease_pool_share_percent = %u of %llu pool blocks "
+                                  "allows %llu",
+                                  (unsigned long long)all, (unsigned)slots->share_percent,
+                                  (unsigned long long)pool_blocks, (unsigned long long)cap);
 }
 
 static kvf_status take_slot(kvf_lease_slots *slots, const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out,
                             kvf_lease_slot **taken)
 {
   if (kvf_list_is_empty(&slots->free) || slots->next_id >= KVF_LEASE_ID_MAX) {
-    return KVF_NO_LEASE;
+    return kvf_because(KVF_NO_LEASE, "all lease slots are in use (option lease_slots)");
   }
   kvf_lease_slot *slot = KVF_CONTAINER_OF(slots->free.next, kvf_lease_slot, free);
   assert(slot->named == NULL && slot->unnamed == 0);
@@ -98,7 +106,7 @@ kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint
                                    const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
   if (slots->draining) {
-    return KVF_DRAINING;
+    return kvf_because(KVF_DRAINING, "kvf_node_drain() has been called: this node takes no new leases");
   }
   kvf_lease_slot *slot;
   kvf_status status = fit_share(slots, blocks, kvf_lease_slots_blocks(slots) + blocks, pool_blocks);
@@ -116,7 +124,7 @@ kvf_status kvf_lease_slots_reserve_blocks(kvf_lease_slots *slots, const kvf_bloc
                                           const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
   if (slots->draining) {
-    return KVF_DRAINING;
+    return kvf_because(KVF_DRAINING, "kvf_node_drain() has been called: this node takes no new leases");
   }
   kvf_lease_slot *slot;
   kvf_block_list *list;
@@ -143,6 +151,12 @@ static kvf_lease_slot *find(const kvf_lease_slots *slots, uint64_t lease_id)
   return slot;
 }
 
+static kvf_status not_reserved(uint64_t lease_id)
+{
+  return kvf_because(KVF_NOT_FOUND, "lease %llu has been released already, or was never reserved",
+                     (unsigned long long)lease_id);
+}
+
 void kvf_lease_slots_name(kvf_lease_slots *slots, uint64_t lease_id, const kvf_blocks *blocks)
 {
   kvf_block_list *list;
@@ -158,11 +172,12 @@ kvf_status kvf_lease_slots_ended(kvf_lease_slots *slots, uint64_t lease_id, uint
 {
   const uint64_t all = UINT64_MAX >> (64 - ranks);
   if (ranks_mask == 0 || (ranks_mask & ~all) != 0) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "ranks_mask = %#llx must be some of %#llx", (unsigned long long)ranks_mask,
+                       (unsigned long long)all);
   }
   kvf_lease_slot *slot = find(slots, lease_id);
   if (slot == NULL) {
-    return KVF_NOT_FOUND;
+    return not_reserved(lease_id);
   }
   slot->ended_mask |= ranks_mask;
   return slot->ended_mask == all ? kvf_lease_slots_release(slots, lease_id) : KVF_AGAIN;
@@ -172,7 +187,7 @@ kvf_status kvf_lease_slots_release(kvf_lease_slots *slots, uint64_t lease_id)
 {
   kvf_lease_slot *slot = find(slots, lease_id);
   if (slot == NULL) {
-    return KVF_NOT_FOUND;
+    return not_reserved(lease_id);
   }
   HASH_DELETE(by_id, slots->reserved, slot);
   kvf_list_push_back(&slots->free, &slot->free);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "base/status.h"
 #include "core/check_list.h"
 
 #define CACHE_LINE_BYTES 64
@@ -177,8 +178,9 @@ static void lengthen(const kvf_lease_table *table, kvf_lease_entry *entry, uint6
 
 static kvf_status copy_blocks(const kvf_blocks *blocks, uint64_t user, block_list **out)
 {
-  if (blocks->groups > KVF_GROUPS_MAX || kvf_blocks_count(blocks) > KVF_BLOCKS_PER_LEASE_MAX) {
-    return KVF_LIMIT;
+  kvf_status status = kvf_blocks_check(blocks);
+  if (status != KVF_OK) {
+    return status;
   }
   const size_t total = kvf_blocks_count(blocks);
   block_list *list = malloc(sizeof(*list) + (blocks->groups + 1 + total) * sizeof(list->data[0]));
@@ -205,7 +207,8 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "lease->slot = %u, lease->id = %llu: not of kvf_lease_reserve(), lease_slots is %u",
+                       (unsigned)lease->slot, (unsigned long long)lease->id, (unsigned)table->config->lease_slots);
   }
   __builtin_prefetch(&entry->timer, 1);
   block_list *list; /* first, while the entry is being fetched from memory */
@@ -215,7 +218,8 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   }
   if (kvf_fence_word_live(lease->id) <= entry->word || entry->blocks != NULL) {
     free(list);
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "lease %llu, or a later one, has been published in slot %u",
+                       (unsigned long long)lease->id, (unsigned)lease->slot);
   }
   entry->blocks = list;
   entry->id = lease->id;
@@ -331,11 +335,17 @@ static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64
   }
 }
 
+static kvf_status not_live(const kvf_lease *lease)
+{
+  return kvf_because(KVF_NOT_FOUND, "lease %llu has ended already, or was not published on this node",
+                     (unsigned long long)lease->id);
+}
+
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
   if (entry == NULL) {
-    return KVF_NOT_FOUND;
+    return not_live(lease);
   }
   expire_if_due(table, entry, now_ns);
   if (is_live(entry) && kvf_fence_word_ended(lease->id) > entry->word) {
@@ -355,7 +365,7 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
     memcpy(entry->token, lease->token, sizeof(entry->token));
     check(table, entry);
   }
-  return KVF_NOT_FOUND;
+  return not_live(lease);
 }
 
 void kvf_lease_table_end_lingering(kvf_lease_table *table)

@@ -887,7 +887,7 @@ static kvf_status plan_slices(const kvf_loads *loads, uint64_t now_ns, const kvf
     kvf_address_format(&ticket->rank[0].address, address);
     kvf_context_log(loads->context, now_ns, status, 0, KVF_LOG_WARN, "%scannot be loaded from %s: %s: %s",
                     prefix_of(load).text, address, kvf_status_name(status), message);
-    return status;
+    return kvf_because(status, "cannot be loaded from %s: %.160s", address, message);
   }
   for (uint32_t i = 0; i < load->items_count; i++) {
     wanted[load->items[i].group]++;
@@ -1016,10 +1016,12 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
     return status;
   }
   if (find_load(loads, load->request_id) != NULL) {
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "the load of request %llu is not released yet",
+                       (unsigned long long)load->request_id);
   }
   if (HASH_CNT(by_id, loads->by_id) >= loads->context->config.loads_max) {
-    return KVF_NO_RESOURCE;
+    return kvf_because(KVF_NO_RESOURCE, "%u loads are open, as many as loads_max allows",
+                       (unsigned)loads->context->config.loads_max);
   }
   status = create(loads, now_ns, &good, load, point, &open);
   if (status != KVF_OK) {
@@ -1071,7 +1073,8 @@ kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_i
 {
   kvf_open_load *load = find_load(loads, request_id);
   if (load == NULL) {
-    return KVF_NOT_FOUND;
+    return kvf_because(KVF_NOT_FOUND, "no load of request %llu: released already, or not started here",
+                       (unsigned long long)request_id);
   }
   give_up(loads, now_ns, load);
   return KVF_OK;

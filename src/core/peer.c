@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "base/time.h"
 #include "core/states.h"
 #include "wire/ping_message.h"
@@ -320,7 +321,9 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
     peer = add_peer(peers, &key);
   }
   if (peer == NULL) {
-    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX ? KVF_NO_RESOURCE : KVF_NO_MEMORY;
+    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX
+               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use: no more are possible", KVF_PEERS_MAX)
+               : KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);

@@ -7,6 +7,7 @@
 
 #include "base/bitmap.h"
 #include "base/fence.h"
+#include "base/status.h"
 
 void kvf_pool_free(kvf_pool *pool)
 {
@@ -24,7 +25,8 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
   const kvf_rank_layout rank_layout = kvf_pages_rank_layout(pages, welcome->rank, welcome->ranks);
   const uint32_t total = rank_layout.share.heads_total;
   if (pages->layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "heads_total = %u cannot be shared evenly by ranks = %u", (unsigned)total,
+                       (unsigned)welcome->ranks);
   }
   assert(!pool->exists && welcome->regions_count > 0);
   memset(pool, 0, sizeof(*pool));
@@ -56,18 +58,24 @@ kvf_status kvf_pool_check_blocks(const kvf_pool *pool, const kvf_blocks *blocks)
 {
   const bool may_lack_groups = pool->pages.layout.parts != NULL;
   size_t next = 0;
-  if (!pool->exists || blocks->groups == 0 || blocks->groups > KVF_GROUPS_MAX ||
-      (blocks->groups > pool->groups && !may_lack_groups)) {
-    return KVF_INVALID;
+  if (!pool->exists) {
+    return kvf_because(KVF_INVALID, "no memory is registered: kvf_node_register()");
+  }
+  const uint32_t groups_max = may_lack_groups ? KVF_GROUPS_MAX : pool->groups;
+  if (blocks->groups == 0 || blocks->groups > groups_max) {
+    return kvf_because(KVF_INVALID, "blocks->groups = %u must be 1 to %u", (unsigned)blocks->groups,
+                       (unsigned)groups_max);
   }
   for (uint32_t group = 0; group < blocks->groups; group++) {
     const bool has_memory = pool->group_blocks[group] > 0;
     for (uint32_t i = 0; i < blocks->counts[group]; i++, next++) {
       if (next >= KVF_BLOCKS_PER_LEASE_MAX) {
-        return KVF_LIMIT;
+        return kvf_blocks_check(blocks);
       }
       if (has_memory && blocks->ids[next] != KVF_BLOCK_NONE && blocks->ids[next] >= pool->group_blocks[group]) {
-        return KVF_INVALID;
+        return kvf_because(KVF_INVALID, "block id %u of position %u of group %u is not below the region's %u blocks",
+                           (unsigned)blocks->ids[next], (unsigned)i, (unsigned)group,
+                           (unsigned)pool->group_blocks[group]);
       }
     }
   }
@@ -75,9 +83,9 @@ kvf_status kvf_pool_check_blocks(const kvf_pool *pool, const kvf_blocks *blocks)
 }
 
 /* Two positions in one block: neither could be good. The ids must be in range. */
-static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destination)
+static kvf_status names_no_block_twice(const kvf_pool *pool, const kvf_blocks *destination)
 {
-  bool twice = false;
+  kvf_status status = KVF_OK;
   for (int pass = 0; pass < 2; pass++) { /* sets the bits, then takes them back */
     size_t next = 0;
     for (uint32_t group = 0; group < destination->groups; group++) {
@@ -87,7 +95,10 @@ static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destinat
         if (block == KVF_BLOCK_NONE || pool->group_blocks[group] == 0) {
           continue;
         }
-        twice = twice || (pass == 0 && kvf_bitmap_get(named, block));
+        if (pass == 0 && kvf_bitmap_get(named, block)) {
+          status = kvf_because(KVF_INVALID, "block id %u of position %u of group %u is named twice", (unsigned)block,
+                               (unsigned)i, (unsigned)group);
+        }
         if (pass == 0) {
           kvf_bitmap_set(named, block);
         } else {
@@ -96,23 +107,44 @@ static bool names_a_block_twice(const kvf_pool *pool, const kvf_blocks *destinat
       }
     }
   }
-  return twice;
+  return status;
+}
+
+static kvf_status check_positions(const kvf_pool *pool, const kvf_ticket *ticket, const kvf_blocks *destination)
+{
+  if (destination->groups != ticket->groups || ticket->groups < pool->groups) {
+    return kvf_because(KVF_INVALID, "destination.groups = %u: the ticket has %u KV groups, the registered memory %u",
+                       (unsigned)destination->groups, (unsigned)ticket->groups, (unsigned)pool->groups);
+  }
+  for (uint32_t group = 0; group < ticket->groups; group++) {
+    if (destination->counts[group] != ticket->counts[group]) {
+      return kvf_because(KVF_INVALID, "destination.counts[%u] = %u: the ticket has %u positions of that group",
+                         (unsigned)group, (unsigned)destination->counts[group], (unsigned)ticket->counts[group]);
+    }
+  }
+  return KVF_OK;
 }
 
 kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ticket, const kvf_blocks *destination)
 {
-  if (!pool->exists || destination->groups != ticket->groups || ticket->groups < pool->groups ||
-      memcmp(destination->counts, ticket->counts, ticket->groups * sizeof(ticket->counts[0])) != 0 ||
-      kvf_pool_check_blocks(pool, destination) != KVF_OK) {
-    return KVF_INVALID;
+  if (!pool->exists) {
+    return kvf_because(KVF_INVALID, "no memory is registered: kvf_node_register()");
+  }
+  kvf_status status = check_positions(pool, ticket, destination);
+  if (status == KVF_OK) {
+    status = kvf_pool_check_blocks(pool, destination);
+  }
+  if (status != KVF_OK) {
+    return status;
   }
   const size_t positions = kvf_blocks_count(destination);
   for (size_t i = 0; i < positions; i++) {
     if (destination->ids[i] != KVF_BLOCK_NONE && ticket->ids[i] == KVF_BLOCK_NONE) {
-      return KVF_INVALID;
+      return kvf_because(KVF_INVALID, "block id %u is to be loaded into, but the ticket has no block at index %zu",
+                         (unsigned)destination->ids[i], i);
     }
   }
-  return names_a_block_twice(pool, destination) ? KVF_INVALID : KVF_OK;
+  return names_no_block_twice(pool, destination);
 }
 
 #ifndef NDEBUG

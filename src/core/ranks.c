@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "base/status.h"
 #include "kvferry/consumer.h"
 
 /* By one total order over all ints: statuses after which recomputing is unsafe are worse than all others (so that a
@@ -50,9 +51,13 @@ static bool are_known(const kvf_ranks *ranks, uint64_t mask)
 
 kvf_status kvf_ranks_report(kvf_ranks *ranks, const kvf_report *report)
 {
-  if (!are_known(ranks, report->ranks_mask) || report->blocks != ranks->merged.blocks ||
-      report->prefix > report->blocks) {
-    return KVF_INVALID;
+  if (!are_known(ranks, report->ranks_mask)) {
+    return kvf_because(KVF_INVALID, "report->ranks_mask = %#llx must be some of %#llx",
+                       (unsigned long long)report->ranks_mask, (unsigned long long)ranks->all);
+  }
+  if (report->blocks != ranks->merged.blocks || report->prefix > report->blocks) {
+    return kvf_because(KVF_INVALID, "report->blocks = %u must be %u, and report->prefix = %u at most that",
+                       (unsigned)report->blocks, (unsigned)ranks->merged.blocks, (unsigned)report->prefix);
   }
   ranks->merged = kvf_report_merge(ranks->merged, *report);
   return KVF_OK;
@@ -61,7 +66,8 @@ kvf_status kvf_ranks_report(kvf_ranks *ranks, const kvf_report *report)
 kvf_status kvf_ranks_release(kvf_ranks *ranks, uint64_t mask)
 {
   if (!are_known(ranks, mask)) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "ranks_mask = %#llx must be some of %#llx", (unsigned long long)mask,
+                       (unsigned long long)ranks->all);
   }
   ranks->released |= mask;
   return KVF_OK;

@@ -143,7 +143,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX ||
       HASH_CNT(by_id, requests->attachments.by_id) >= KVF_REQUESTS_MAX) {
-    return KVF_NO_RESOURCE;
+    return kvf_because(KVF_NO_RESOURCE, "%u requests are open: no more are possible", (unsigned)KVF_REQUESTS_MAX);
   }
   kvf_request *request = calloc(1, sizeof(*request));
   if (request == NULL) {
@@ -196,14 +196,19 @@ static void stop_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *r
   kvf_wheel_disarm(&requests->context->wheel, &request->timer);
 }
 
+static kvf_status unknown(uint64_t id)
+{
+  return kvf_because(KVF_NOT_FOUND, "request %llu is unknown, or over", (unsigned long long)id);
+}
+
 kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t id, bool waits)
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_DONE && !request->verdict_pending)) {
-    return KVF_NOT_FOUND;
+    return unknown(id);
   }
   if (request->begun) {
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "request %llu has begun", (unsigned long long)id);
   }
   if (request->state == KVF_REQUEST_OPEN && waits && !request->waits) {
     start_waiting(requests, now_ns, request);
@@ -217,10 +222,10 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_DONE && !request->verdict_pending)) {
-    return KVF_NOT_FOUND;
+    return unknown(id);
   }
   if (request->begun) {
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "request %llu has begun", (unsigned long long)id);
   }
   request->begun = true;
   if (request->state == KVF_REQUEST_DONE) {
@@ -362,6 +367,8 @@ static void log_invalid(kvf_requests *requests, uint64_t now_ns, const kvf_reque
   if (!request->begun) {
     kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN, "%s%s before kvf_request_begin()",
                     prefix_of(request).text, call);
+    (void)kvf_because(KVF_INVALID, "request %llu: %s before kvf_request_begin()", (unsigned long long)request->id,
+                      call);
     return;
   }
   kvf_context_log(requests->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
@@ -375,7 +382,7 @@ kvf_status kvf_requests_report(kvf_requests *requests, uint64_t now_ns, const kv
   kvf_request *request = find(requests, report->request_id);
   if (request == NULL || request->state == KVF_REQUEST_DONE) {
     requests->counters.late_reports++;
-    return KVF_NOT_FOUND;
+    return unknown(report->request_id);
   }
   kvf_status status = request->state == KVF_REQUEST_OPEN ? KVF_INVALID : kvf_ranks_report(&request->own, report);
   if (status != KVF_OK) {
@@ -389,7 +396,7 @@ kvf_status kvf_requests_released(kvf_requests *requests, uint64_t now_ns, uint64
 {
   kvf_request *request = find(requests, id);
   if (request == NULL) {
-    return KVF_NOT_FOUND;
+    return unknown(id);
   }
   kvf_status status = request->begun ? kvf_ranks_release(&request->own, ranks_mask) : KVF_INVALID;
   if (status != KVF_OK) {
@@ -404,7 +411,7 @@ kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t id)
 {
   kvf_request *request = find(requests, id);
   if (request == NULL) {
-    return KVF_NOT_FOUND;
+    return unknown(id);
   }
   request->own.stuck = true;
   review(requests, request);
@@ -415,7 +422,7 @@ kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t
 {
   kvf_request *request = find(requests, id);
   if (request == NULL || (request->state == KVF_REQUEST_DONE && !request->verdict_pending)) {
-    return KVF_NOT_FOUND;
+    return unknown(id);
   }
   requests->counters.cancelled += kind != KVF_FINISH_DETACHED;
   requests->counters.detached += kind == KVF_FINISH_DETACHED;

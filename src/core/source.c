@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "plan/rank_shares.h"
 
 /* ---- which are for this engine and this prompt ---- */
@@ -54,6 +55,7 @@ static void refuse(kvf_context *context, uint64_t now_ns, kvf_log_request reques
   context->tickets.incompatible += status == KVF_INCOMPATIBLE;
   kvf_context_log(context, now_ns, status, key, KVF_LOG_WARN, "%sticket refused: %s: %s",
                   kvf_log_request_prefix(request).text, kvf_status_name(status), why);
+  (void)kvf_because(status, "ticket: %s", why);
 }
 
 void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_log_request request, kvf_status status)

@@ -295,17 +295,21 @@ static kvf_status acquire_peers(kvf_finds *finds, uint64_t now_ns, kvf_find *fin
       kvf_peers_release(peers, now_ns, ask->peer); /* two names of one address */
     }
   }
-  return status == KVF_OK && find->asks_count == 0 ? KVF_NOT_FOUND : status;
+  if (status == KVF_OK && find->asks_count == 0) {
+    status = at == NULL ? kvf_because(KVF_NOT_FOUND, "the option peers names nobody to ask")
+                        : kvf_because(KVF_NOT_FOUND, "at = \"%.100s\" is not in the option peers", at);
+  }
+  return status;
 }
 
 kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_find_key *key, const char *at,
                            uint32_t timeout_ms, uint64_t user, uint64_t *id)
 {
   if (timeout_ms > KVF_FIND_TIMEOUT_MS_MAX) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "timeout_ms = %u: at most %u", (unsigned)timeout_ms, KVF_FIND_TIMEOUT_MS_MAX);
   }
   if (HASH_CNT(by_id, finds->by_id) >= KVF_FINDS_MAX) {
-    return KVF_NO_RESOURCE;
+    return kvf_because(KVF_NO_RESOURCE, "%u finds are open: no more are possible", (unsigned)KVF_FINDS_MAX);
   }
   kvf_find *find = calloc(1, sizeof(*find) + finds->guest->peers->static_count * sizeof(find->asks[0]));
   if (find == NULL) {
@@ -344,10 +348,10 @@ kvf_status kvf_finds_take(kvf_finds *finds, uint64_t now_ns, uint64_t id, char *
 {
   kvf_find *find = find_of(finds, id);
   if (find == NULL || find->state != KVF_FIND_TOLD) {
-    return KVF_NOT_FOUND;
+    return kvf_because(KVF_NOT_FOUND, "find %llu is unknown, taken already, or has no ticket", (unsigned long long)id);
   }
   if (find->text_bytes > capacity) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "capacity = %zu: the ticket has %zu bytes", capacity, find->text_bytes);
   }
   memcpy(text, find->text, find->text_bytes);
   *text_bytes = find->text_bytes;

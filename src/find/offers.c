@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "core/check_list.h"
 
 _Static_assert(sizeof(kvf_asker) == sizeof(kvf_incarnation) + sizeof(uint64_t) + KVF_HASH_BYTES, "no padding");
@@ -110,13 +111,15 @@ kvf_status kvf_offers_add(kvf_offers *offers, uint64_t now_ns, const kvf_lease *
                           const char *text, size_t text_bytes)
 {
   if (!kvf_lease_table_holds(offers->leases, now_ns, lease)) {
-    return KVF_NOT_FOUND;
+    return kvf_because(KVF_NOT_FOUND, "the ticket's lease %llu is not published on this node, or has ended",
+                       (unsigned long long)lease->id);
   }
   if (find(offers, lease->slot) != NULL) { /* of this lease: that of one before it went when that ended */
-    return KVF_EXISTS;
+    return kvf_because(KVF_EXISTS, "the ticket of lease %llu has been offered already", (unsigned long long)lease->id);
   }
   if (text_bytes > KVF_OFFERS_BYTES_MAX - offers->bytes) {
-    return KVF_NO_RESOURCE;
+    return kvf_because(KVF_NO_RESOURCE, "%zu bytes are offered already, with this ticket more than %zu", offers->bytes,
+                       (size_t)KVF_OFFERS_BYTES_MAX);
   }
   kvf_offer *offer = calloc(1, sizeof(*offer) + text_bytes);
   if (offer == NULL) {

@@ -3,11 +3,15 @@
 
 #include <time.h>
 
+#include "base/status.h"
+
 kvf_status kvf_point_mark(const kvf_ordering_point *point, kvf_point *out)
 {
   kvf_list_init(&out->in_list);
   out->ops = kvf_memory_ops_of(point->memory);
-  return out->ops == NULL || out->ops->mark == NULL ? KVF_INVALID : out->ops->mark(point, &out->mark);
+  return out->ops == NULL || out->ops->mark == NULL
+             ? kvf_because(KVF_INVALID, "%s memory knows no ordering points", kvf_memory_kind_name((int)point->memory))
+             : out->ops->mark(point, &out->mark);
 }
 
 bool kvf_point_is_complete(const kvf_point *point)

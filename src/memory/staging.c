@@ -117,11 +117,11 @@ kvf_status kvf_staging_open(const kvf_region *pool, size_t count, uint32_t block
   *out = NULL;
   kvf_status status = check_pool(pool, count, blocks, cuda_library, said);
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer_as(status, said);
   }
   kvf_staging *staging = calloc(1, sizeof(*staging));
   if (staging == NULL) {
-    return kvf_fail(KVF_NO_MEMORY, said, "no memory for a staging");
+    return kvf_answer_as(kvf_fail(KVF_NO_MEMORY, said, "no memory for a staging"), said);
   }
   staging->ops = kvf_memory_ops_of(pool[0].memory);
   staging->device = pool[0].device;
@@ -141,7 +141,7 @@ kvf_status kvf_staging_open(const kvf_region *pool, size_t count, uint32_t block
   status =
       kvf_fail(KVF_NO_MEMORY, said, "no memory for %u blocks of staging (%zu bytes)", (unsigned)blocks, staging->bytes);
   free_staging(staging);
-  return status;
+  return kvf_answer_as(status, said);
 }
 
 void kvf_staging_regions(const kvf_staging *staging, kvf_region *out)
@@ -205,38 +205,46 @@ static uint32_t first_of_group(const kvf_blocks *blocks, uint32_t group)
   return first;
 }
 
-static bool are_in_range(const kvf_staging *staging, const kvf_region *pool, const uint32_t *from, const uint32_t *to,
-                         uint32_t count)
+static kvf_status are_in_range(const kvf_staging *staging, const kvf_region *pool, const uint32_t *from,
+                               const uint32_t *to, uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
     const bool is_wanted = from[i] != KVF_BLOCK_NONE && to[i] != KVF_BLOCK_NONE;
     if (is_wanted && (from[i] >= staging->blocks || to[i] >= pool->blocks)) {
-      return false;
+      return kvf_because(KVF_INVALID, "from id %u and to id %u of group %u must be below %u and %u blocks",
+                         (unsigned)from[i], (unsigned)to[i], (unsigned)pool->group, (unsigned)staging->blocks,
+                         (unsigned)pool->blocks);
     }
   }
-  return true;
+  return KVF_OK;
 }
 
 static kvf_status check_copy(const kvf_staging *staging, uint64_t number, const kvf_blocks *from, const kvf_blocks *to,
                              const kvf_ordering_point *on)
 {
   const bool has_stream = staging->ops->copy_on != NULL;
-  bool good = number > staging->last_number && has_stream == (on != NULL) && from->groups == to->groups &&
-              memcmp(from->counts, to->counts, from->groups * sizeof(from->counts[0])) == 0;
-  if (good && on != NULL) {
-    good = on->memory == staging->ops->kind && on->device == staging->device;
+  if (number <= staging->last_number) {
+    return kvf_because(KVF_INVALID, "number = %llu must be above that of the copy before, %llu",
+                       (unsigned long long)number, (unsigned long long)staging->last_number);
   }
-  for (uint32_t i = 0; good && i < staging->regions_count; i++) {
+  if (from->groups != to->groups || memcmp(from->counts, to->counts, from->groups * sizeof(from->counts[0])) != 0) {
+    return kvf_because(KVF_INVALID, "from and to have not as many blocks in each of their groups, %u and %u",
+                       (unsigned)from->groups, (unsigned)to->groups);
+  }
+  if (has_stream != (on != NULL) ||
+      (on != NULL && (on->memory != staging->ops->kind || on->device != staging->device))) {
+    return kvf_because(KVF_INVALID, has_stream ? "on must be a stream of the pool's device, %u" : "on must be NULL%.0u",
+                       (unsigned)staging->device);
+  }
+  kvf_status status = KVF_OK;
+  for (uint32_t i = 0; status == KVF_OK && i < staging->regions_count; i++) {
     const kvf_region *region = &staging->pool[i];
     if (region->group < from->groups) {
       const uint32_t first = first_of_group(from, region->group);
-      good = are_in_range(staging, region, from->ids + first, to->ids + first, from->counts[region->group]);
+      status = are_in_range(staging, region, from->ids + first, to->ids + first, from->counts[region->group]);
     }
   }
-  if (!good) {
-    return KVF_INVALID;
-  }
-  return on == NULL || staging->ops->check_point == NULL ? KVF_OK : staging->ops->check_point(on);
+  return status != KVF_OK || on == NULL || staging->ops->check_point == NULL ? status : staging->ops->check_point(on);
 }
 
 typedef struct runs {
@@ -300,10 +308,10 @@ kvf_status kvf_staging_copy(kvf_staging *staging, uint64_t number, const kvf_blo
   runs all;
   kvf_status status = check_copy(staging, number, from, to, on);
   if (status == KVF_OK && !has_room(staging)) {
-    status = KVF_LIMIT;
+    status = kvf_because(KVF_LIMIT, "%d copies are not complete yet, KVF_STAGING_COPIES_MAX", KVF_STAGING_COPIES_MAX);
   }
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   bool good = true;
   all.count = 0;
@@ -311,7 +319,7 @@ kvf_status kvf_staging_copy(kvf_staging *staging, uint64_t number, const kvf_blo
     good = staging->pool[i].group >= from->groups || copy_region(staging, i, from, to, on, &all);
   }
   good = good && post(staging, on, &all);
-  return end_copy(staging, number, on, good);
+  return kvf_answer(end_copy(staging, number, on, good));
 }
 
 /* ---- the end ---- */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/bitmap.h"
+#include "base/status.h"
 #include "core/ranks.h"
 #include "kvferry/recovery.h"
 #include "recovery/recovery_check.h"
@@ -104,21 +105,28 @@ static uint32_t good_blocks_of(const kvf_recovery *recovery, const kvf_recovery_
 
 static kvf_status check_options(const kvf_recovery_options *options)
 {
-  if (options->ranks == 0 || options->block_tokens == 0 || options->requests_max == 0 || options->groups == 0) {
-    return KVF_INVALID;
+  const unsigned ranks = options->ranks;
+  const unsigned requests = options->requests_max;
+  const unsigned groups = options->groups;
+  if (ranks == 0 || options->block_tokens == 0 || requests == 0 || groups == 0) {
+    return kvf_because(KVF_INVALID, "ranks = %u, block_tokens = %u, requests_max = %u, groups = %u: none may be 0",
+                       ranks, (unsigned)options->block_tokens, requests, groups);
   }
-  if (options->ranks > KVF_RANKS_MAX || options->requests_max > KVF_RECOVERY_REQUESTS_MAX ||
-      options->groups > KVF_GROUPS_MAX) {
-    return KVF_LIMIT;
+  if (ranks > KVF_RANKS_MAX || requests > KVF_RECOVERY_REQUESTS_MAX || groups > KVF_GROUPS_MAX) {
+    return kvf_because(KVF_LIMIT, "ranks = %u, requests_max = %u, groups = %u: at most %d, %d and %d", ranks, requests,
+                       groups, KVF_RANKS_MAX, KVF_RECOVERY_REQUESTS_MAX, KVF_GROUPS_MAX);
   }
   uint64_t blocks = 0;
   for (uint32_t group = 0; group < options->groups; group++) {
     if (options->pool_blocks[group] == 0) {
-      return KVF_INVALID;
+      return kvf_because(KVF_INVALID, "pool_blocks[%u] = 0", (unsigned)group);
     }
     blocks += options->pool_blocks[group];
   }
-  return blocks > KVF_RECOVERY_BLOCKS_MAX ? KVF_LIMIT : KVF_OK;
+  return blocks <= KVF_RECOVERY_BLOCKS_MAX
+             ? KVF_OK
+             : kvf_because(KVF_LIMIT, "%llu blocks of all groups: at most %d, KVF_RECOVERY_BLOCKS_MAX",
+                           (unsigned long long)blocks, KVF_RECOVERY_BLOCKS_MAX);
 }
 
 static bool allocate(kvf_recovery *recovery)
@@ -146,16 +154,16 @@ kvf_status kvf_recovery_open(const kvf_recovery_options *options, kvf_recovery *
   *out = NULL;
   kvf_status status = check_options(options);
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   kvf_recovery *recovery = calloc(1, sizeof(*recovery));
   if (recovery == NULL) {
-    return KVF_NO_MEMORY;
+    return kvf_answer(KVF_NO_MEMORY);
   }
   recovery->options = *options;
   if (!allocate(recovery)) {
     kvf_recovery_close(recovery);
-    return KVF_NO_MEMORY;
+    return kvf_answer(KVF_NO_MEMORY);
   }
   for (uint32_t i = 0; i < options->requests_max; i++) {
     put(recovery, &recovery->free_entries, &recovery->entries[i], true);
@@ -251,7 +259,8 @@ static kvf_status own_blocks(kvf_recovery *recovery, kvf_recovery_entry *entry, 
     kvf_recovery_block *block = &recovery->blocks[index];
     if (block->owner != 0) {
       disown_blocks(recovery, entry);
-      return KVF_EXISTS;
+      return kvf_because(KVF_EXISTS, "block id %u of group %u belongs to another request of the table",
+                         (unsigned)blocks->ids[i], (unsigned)(i / group_blocks));
     }
     *block =
         (kvf_recovery_block){.owner = index_of(recovery, entry) + 1, .next = entry->first_block, .position = position};
@@ -264,15 +273,20 @@ static kvf_status check_failed(const kvf_recovery *recovery, uint32_t rank, uint
                                size_t count, kvf_status why)
 {
   if (rank >= recovery->options.ranks || group >= recovery->options.groups || why == KVF_OK) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "rank = %u and group = %u must be below %u and %u, and why = %s a failure",
+                       (unsigned)rank, (unsigned)group, (unsigned)recovery->options.ranks,
+                       (unsigned)recovery->options.groups, kvf_status_name(why));
   }
   for (size_t i = 0; i < count; i++) {
     if (block_ids[i] >= recovery->options.pool_blocks[group]) {
-      return KVF_INVALID;
+      return kvf_because(KVF_INVALID, "block id %u at index %zu is not below pool_blocks[%u] = %u",
+                         (unsigned)block_ids[i], i, (unsigned)group, (unsigned)recovery->options.pool_blocks[group]);
     }
   }
   return KVF_OK;
 }
+
+static kvf_status take_report_of_rank(kvf_recovery *recovery, const kvf_report *report);
 
 kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uint32_t group, const uint32_t *block_ids,
                                       size_t count, kvf_status why)
@@ -285,13 +299,13 @@ kvf_status kvf_recovery_report_blocks(kvf_recovery *recovery, uint32_t rank, uin
       continue;
     }
     const kvf_recovery_entry *entry = &recovery->entries[block->owner - 1];
-    status = kvf_recovery_report(recovery, &(kvf_report){.request_id = entry->request_id,
+    status = take_report_of_rank(recovery, &(kvf_report){.request_id = entry->request_id,
                                                          .ranks_mask = UINT64_C(1) << rank,
                                                          .blocks = positions_of(entry),
                                                          .prefix = block->position,
                                                          .status = why});
   }
-  return status;
+  return kvf_answer(status);
 }
 
 /* ---- errors ---- */
@@ -490,19 +504,27 @@ static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_
   uint32_t group_blocks = kvf_ticket_positions(request->tokens, recovery->options.block_tokens);
   uint32_t local_blocks = request->local_prefix_tokens / recovery->options.block_tokens;
   if (blocks->groups != recovery->options.groups) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "blocks.groups = %u must be %u", (unsigned)blocks->groups,
+                       (unsigned)recovery->options.groups);
   }
   if ((uint64_t)group_blocks * blocks->groups > KVF_BLOCKS_PER_LEASE_MAX) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "%u positions in each of %u groups: at most %d together, KVF_BLOCKS_PER_LEASE_MAX",
+                       (unsigned)group_blocks, (unsigned)blocks->groups, KVF_BLOCKS_PER_LEASE_MAX);
   }
   const uint32_t *ids = blocks->ids;
   for (uint32_t group = 0; group < blocks->groups; group++) {
     if (blocks->counts[group] != group_blocks) {
-      return KVF_INVALID;
+      return kvf_because(KVF_INVALID, "blocks.counts[%u] = %u: %u tokens in blocks of %u are %u positions",
+                         (unsigned)group, (unsigned)blocks->counts[group], (unsigned)request->tokens,
+                         (unsigned)recovery->options.block_tokens, (unsigned)group_blocks);
     }
     for (uint32_t i = 0; i < group_blocks; i++, ids++) {
       if (*ids != KVF_BLOCK_NONE && (i < local_blocks || *ids >= recovery->options.pool_blocks[group])) {
-        return KVF_INVALID;
+        return kvf_because(KVF_INVALID,
+                           "block id %u of position %u of group %u: below %u, and none in the first %u positions, "
+                           "which the engine has itself",
+                           (unsigned)*ids, (unsigned)i, (unsigned)group, (unsigned)recovery->options.pool_blocks[group],
+                           (unsigned)local_blocks);
       }
     }
   }
@@ -511,27 +533,37 @@ static kvf_status check_blocks(const kvf_recovery *recovery, const kvf_recovery_
 
 static kvf_status check_request(const kvf_recovery *recovery, const kvf_recovery_request *request)
 {
-  if (request->local_prefix_tokens > request->tokens || request->tokens > request->prompt_tokens ||
-      request->local_prefix_tokens % recovery->options.block_tokens != 0 ||
-      (request->blockers & ~ENGINE_BLOCKERS) != 0) {
-    return KVF_INVALID;
+  const unsigned local = request->local_prefix_tokens;
+  const unsigned block_tokens = recovery->options.block_tokens;
+  if (local > request->tokens || request->tokens > request->prompt_tokens || local % block_tokens != 0) {
+    return kvf_because(KVF_INVALID,
+                       "local_prefix_tokens = %u, tokens = %u, prompt_tokens = %u: none above the next, and the first "
+                       "a multiple of block_tokens = %u",
+                       local, (unsigned)request->tokens, (unsigned)request->prompt_tokens, block_tokens);
+  }
+  if ((request->blockers & ~ENGINE_BLOCKERS) != 0) {
+    return kvf_because(KVF_INVALID, "blockers = %#x: an engine sets some of %#x", (unsigned)request->blockers,
+                       (unsigned)ENGINE_BLOCKERS);
   }
   kvf_status status = check_blocks(recovery, request);
   if (status != KVF_OK) {
     return status;
   }
-  return find(recovery, request->request_id) == NULL ? KVF_OK : KVF_EXISTS;
+  return find(recovery, request->request_id) == NULL
+             ? KVF_OK
+             : kvf_because(KVF_EXISTS, "request %llu is in the table", (unsigned long long)request->request_id);
 }
 
 kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request *request)
 {
   kvf_status status = check_request(recovery, request);
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   kvf_recovery_entry *entry = insert(recovery, request->request_id);
   if (entry == NULL) {
-    return KVF_NO_RESOURCE;
+    return kvf_answer(kvf_because(KVF_NO_RESOURCE, "requests_max = %u requests are in the table",
+                                  (unsigned)recovery->options.requests_max));
   }
   entry->user = request->user;
   entry->tokens = request->tokens;
@@ -544,18 +576,24 @@ kvf_status kvf_recovery_admit(kvf_recovery *recovery, const kvf_recovery_request
   status = own_blocks(recovery, entry, &request->blocks);
   if (status != KVF_OK) {
     take_out(recovery, entry);
-    return status;
+    return kvf_answer(status);
   }
   recovery->stats.admitted++;
   recovery->stats.loading++;
   return KVF_OK;
 }
 
+static kvf_status not_in_table(uint64_t request_id)
+{
+  return kvf_because(KVF_NOT_FOUND, "request %llu is not in the table, or not any more",
+                     (unsigned long long)request_id);
+}
+
 kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
   if (entry == NULL || entry->ended) {
-    return KVF_NOT_FOUND;
+    return kvf_answer(not_in_table(request_id));
   }
   entry->ended = true;
   review(recovery, entry);
@@ -564,30 +602,39 @@ kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 
 /* ---- what the ranks found ---- */
 
-kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
+static kvf_status take_report_of_rank(kvf_recovery *recovery, const kvf_report *report)
 {
   kvf_recovery_entry *entry = find(recovery, report->request_id);
   if (entry == NULL) {
-    return KVF_NOT_FOUND;
+    return not_in_table(report->request_id);
   }
   bool is_whole = report->prefix == report->blocks;
   bool contradicts_itself =
       !is_whole && (report->status == KVF_OK || report->prefix >= group_blocks_of(recovery, entry));
-  kvf_status status = contradicts_itself ? KVF_INVALID : kvf_ranks_report(&entry->ranks, report);
+  kvf_status status =
+      contradicts_itself
+          ? kvf_because(KVF_INVALID, "report: prefix = %u of blocks = %u with status = %s contradicts itself",
+                        (unsigned)report->prefix, (unsigned)report->blocks, kvf_status_name(report->status))
+          : kvf_ranks_report(&entry->ranks, report);
   recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);
   review(recovery, entry);
   return status;
+}
+
+kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report)
+{
+  return kvf_answer(take_report_of_rank(recovery, report));
 }
 
 kvf_status kvf_recovery_released(kvf_recovery *recovery, uint64_t request_id, uint64_t ranks_mask)
 {
   kvf_recovery_entry *entry = find(recovery, request_id);
   if (entry == NULL) {
-    return KVF_NOT_FOUND;
+    return kvf_answer(not_in_table(request_id));
   }
   kvf_status status = kvf_ranks_release(&entry->ranks, ranks_mask);
   review(recovery, entry);
-  return status;
+  return kvf_answer(status);
 }
 
 #ifdef NDEBUG

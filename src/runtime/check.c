@@ -293,7 +293,7 @@ kvf_status kvf_check_node(const kvf_config *config, const char *address, kvf_che
   }
   kvf_tls_context_free(p.tls.context);
   kvf_forget(p.keys, sizeof(p.keys));
-  return status;
+  return kvf_answer_as(status, message);
 }
 
 /* ---- memory ---- */
@@ -311,19 +311,22 @@ kvf_status kvf_check_memory(kvf_memory_kind kind, const char *library, char mess
 {
   const kvf_memory_ops *ops = ops_of(kind, message);
   if (ops == NULL) {
-    return KVF_INVALID;
+    return kvf_answer_as(KVF_INVALID, message);
   }
-  return ops->open != NULL ? ops->open(library, message)
-                           : kvf_fail(KVF_OK, message, "%s memory needs nothing", kvf_memory_kind_name((int)kind));
+  kvf_status status = ops->open != NULL
+                          ? ops->open(library, message)
+                          : kvf_fail(KVF_OK, message, "%s memory needs nothing", kvf_memory_kind_name((int)kind));
+  return kvf_answer_as(status, message);
 }
 
 kvf_status kvf_check_device(kvf_memory_kind kind, uint32_t index, char message[KVF_MESSAGE_BYTES_MAX])
 {
   const kvf_memory_ops *ops = ops_of(kind, message);
   if (ops == NULL) {
-    return KVF_INVALID;
+    return kvf_answer_as(KVF_INVALID, message);
   }
-  return ops->describe != NULL
-             ? ops->describe(index, message)
-             : kvf_fail(KVF_NOT_FOUND, message, "%s memory has no devices", kvf_memory_kind_name((int)kind));
+  kvf_status status = ops->describe != NULL ? ops->describe(index, message)
+                                            : kvf_fail(KVF_NOT_FOUND, message, "%s memory has no devices",
+                                                       kvf_memory_kind_name((int)kind));
+  return kvf_answer_as(status, message);
 }

@@ -123,7 +123,7 @@ kvf_status kvf_address_choose(kvf_config *config, bool listen_is_given, uint32_t
   char *text = message == NULL ? unwanted : message;
   kvf_status status = KVF_OK;
   if (config == NULL || config->struct_bytes < offsetof(kvf_config, listen_other) + sizeof(config->listen_other)) {
-    return kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()");
+    return kvf_answer_as(kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()"), text);
   }
   if (config->key_file[0] == '\0') {
     status = set_from(config, "key_file", environment, "KVFERRY_KEY_FILE", text);
@@ -136,5 +136,6 @@ kvf_status kvf_address_choose(kvf_config *config, bool listen_is_given, uint32_t
   if (status == KVF_OK && config->listen_source != KVF_LISTEN_NIXL) {
     status = move_port(config, "listen", config->listen, index, text);
   }
-  return status == KVF_OK ? move_port(config, "advertise", config->advertise, index, text) : status;
+  status = status == KVF_OK ? move_port(config, "advertise", config->advertise, index, text) : status;
+  return kvf_answer_as(status, text);
 }

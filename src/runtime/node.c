@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/options.h"
+#include "base/status.h"
 #include "memory/own_fds.h"
 #include "runtime/checksummer.h"
 #include "runtime/control.h"
@@ -240,22 +241,22 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
 {
   char unwanted[KVF_MESSAGE_BYTES_MAX];
   char *text = message == NULL ? unwanted : message;
+  text[0] = '\0';
   if (out == NULL) {
-    return KVF_INVALID;
+    return kvf_answer(KVF_NOT_NULL(out));
   }
   *out = NULL;
-  text[0] = '\0';
   kvf_config options;
   if (config == NULL || kvf_config_copy(config, &options) != KVF_OK) {
-    return kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()");
+    return kvf_answer_as(kvf_fail(KVF_INVALID, text, "no configuration of kvf_config_init()"), text);
   }
   kvf_status status = kvf_config_check(&options, text);
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer_as(status, text);
   }
   kvf_node *node = calloc(1, sizeof(*node));
   if (node == NULL) {
-    return KVF_NO_MEMORY;
+    return kvf_answer(KVF_NO_MEMORY);
   }
   node->owner = getpid();
   node->config = options;
@@ -266,7 +267,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
   if (node->events.fd < 0) {
     (void)snprintf(text, KVF_MESSAGE_BYTES_MAX, "no file descriptor left (ulimit -n)");
     free(node);
-    return KVF_SYSTEM;
+    return kvf_answer_as(KVF_SYSTEM, text);
   }
   kvf_list_init(&node->dials);
   (void)pthread_mutex_init(&node->lock, NULL);
@@ -286,7 +287,7 @@ kvf_status kvf_node_open(const kvf_config *config, kvf_node **out, char message[
     kvf_own_fd_close(node->events.fd);
     kvf_forget(node->keys, sizeof(node->keys));
     free(node);
-    return status;
+    return kvf_answer_as(status, text);
   }
   *out = node;
   return KVF_OK;

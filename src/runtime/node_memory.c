@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "memory/memory.h"
 #include "runtime/checksummer.h"
 #include "runtime/numa.h"
@@ -37,6 +38,49 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
   return status;
 }
 
+/* Of regions without parts that are not valid: the first of the rules of kvf_region that is broken. */
+static kvf_status explain_regions(const kvf_region_layout *regions, uint32_t count)
+{
+  for (uint32_t i = 0; i < count; i++) {
+    const kvf_region_layout *region = &regions[i];
+    const unsigned heads = region->heads;
+    const unsigned total = region->heads_total;
+    const unsigned bytes = region->block_bytes;
+    if (region->blocks == 0 || bytes == 0 || heads == 0) {
+      return kvf_because(KVF_INVALID, "region %u: blocks = %u, block_bytes = %u, heads = %u: none may be 0",
+                         (unsigned)i, (unsigned)region->blocks, bytes, heads);
+    }
+    if (bytes % heads != 0 || heads > total || total != regions[0].heads_total) {
+      return kvf_because(
+          KVF_INVALID,
+          "region %u: block_bytes = %u must be a multiple of heads = %u, these at most heads_total = %u, "
+          "and that as in region 0, %u",
+          (unsigned)i, bytes, heads, total, (unsigned)regions[0].heads_total);
+    }
+    if (!kvf_region_layout_is_valid(region)) {
+      return kvf_because(KVF_INVALID,
+                         "region %u: stride_bytes = %llu must be block_bytes = %u at least, group = %u below %d, and "
+                         "all %u blocks within 2^48 bytes",
+                         (unsigned)i, (unsigned long long)region->stride_bytes, bytes, (unsigned)region->group,
+                         KVF_GROUPS_MAX, (unsigned)region->blocks);
+    }
+  }
+  return kvf_because(KVF_INVALID, "a group below the highest one has no region");
+}
+
+static kvf_status check_pages(const kvf_pages *pages)
+{
+  char bad[KVF_PART_NAME_BYTES];
+  if (kvf_pages_are_valid(pages)) {
+    return KVF_OK;
+  }
+  if (pages->layout.parts == NULL) {
+    return explain_regions(pages->regions, pages->regions_count);
+  }
+  (void)kvf_pages_check(pages, bad);
+  return kvf_because(KVF_INVALID, "%s: a number breaks a rule of kvferry/part.h or kvf_region", bad);
+}
+
 /* What peers are told of the memory; to be freed with kvf_welcome_free() unless the core takes it. */
 static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_welcome *welcome)
 {
@@ -60,7 +104,7 @@ static kvf_status make_welcome(kvf_node *node, const kvf_layout *layout, kvf_wel
     welcome->layout = *layout;
     welcome->layout.parts = parts;
   }
-  return kvf_pages_are_valid(&(kvf_pages){welcome->regions, count, welcome->layout}) ? KVF_OK : KVF_INVALID;
+  return check_pages(&(kvf_pages){welcome->regions, count, welcome->layout});
 }
 
 /* Looks for what the kinds of the registered memory need, and for a library that was named, whose kind may be a peer's.
@@ -77,7 +121,7 @@ static kvf_status open_kinds(kvf_node *node, uint32_t kinds)
     kvf_status status = ops->open(node->config.cuda_library, message);
     kvf_log(&node->logger, status == KVF_OK ? KVF_LOG_INFO : KVF_LOG_ERROR, "%s", message);
     if (status != KVF_OK && is_ours) {
-      return status;
+      return kvf_because(status, "%s", message);
     }
   }
   return KVF_OK;
@@ -160,6 +204,9 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
       kvf_log(&node->logger, KVF_LOG_WARN, "transport %s is left out: it does not serve %s memory", ops->name,
               kvf_memory_kind_name(__builtin_ctz(ours)));
     }
+    (void)kvf_because(KVF_TRANSFER_SETUP, "transport %s %s %s memory", ops->name,
+                      used ? "cannot be set up, as the log says, for" : "does not serve",
+                      kvf_memory_kind_name(__builtin_ctz(ours)));
     status = node->config.require[0] == '\0' ? KVF_OK : KVF_TRANSFER_SETUP;
   }
   return status;
@@ -188,17 +235,16 @@ static kvf_status set_transports(kvf_node *node, const kvf_layout *layout)
   return status == KVF_OK && node->transports_used == 0 ? KVF_TRANSFER_SETUP : status;
 }
 
-static kvf_status check_regions(const kvf_node *node, const kvf_region *regions, size_t count)
+static kvf_status check_regions(const kvf_region *regions, size_t count)
 {
   if (regions == NULL || count == 0 || count > KVF_REGIONS_MAX) {
-    kvf_log(&node->logger, KVF_LOG_ERROR, "kvf_node_register: regions = %s, count = %zu must be 1 to %d",
-            regions == NULL ? "NULL" : "(some)", count, KVF_REGIONS_MAX);
-    return regions == NULL || count == 0 ? KVF_INVALID : KVF_LIMIT;
+    return kvf_because(regions == NULL || count == 0 ? KVF_INVALID : KVF_LIMIT,
+                       "regions = %s, count = %zu must be 1 to %d", regions == NULL ? "NULL" : "(some)", count,
+                       KVF_REGIONS_MAX);
   }
   for (size_t i = 0; i < count; i++) {
     if (regions[i].base == NULL) {
-      kvf_log(&node->logger, KVF_LOG_ERROR, "kvf_node_register: regions[%zu].base = NULL", i);
-      return KVF_INVALID;
+      return kvf_because(KVF_INVALID, "regions[%zu].base is NULL", i);
     }
   }
   return KVF_OK;
@@ -232,6 +278,7 @@ static kvf_status open_checksummer(kvf_node *node, const kvf_welcome *welcome)
   kvf_status status = kvf_checksummer_open(node, &pages, &node->memory.checksummer, message);
   if (status != KVF_OK) {
     kvf_log(&node->logger, KVF_LOG_ERROR, "option checksum: %s", message);
+    (void)kvf_because(status, "option checksum: %.200s", message);
   }
   return status;
 }
@@ -257,6 +304,7 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   if (status != KVF_OK) {
     if (message[0] != '\0') {
       kvf_log(&node->logger, KVF_LOG_ERROR, "%s", message);
+      (void)kvf_because(status, "%s", message);
     }
     goto free_welcome;
   }
@@ -295,27 +343,33 @@ free_welcome:
 
 static kvf_status register_memory(kvf_node *node, const kvf_region *regions, size_t count, const kvf_layout *layout)
 {
-  kvf_status status = check_regions(node, regions, count);
+  kvf_status status = check_regions(regions, count);
   if (status != KVF_OK) {
     return status;
   }
   (void)pthread_mutex_lock(&node->memory.lock);
-  status = node->memory.is_set ? KVF_EXISTS : register_pages(node, regions, (uint32_t)count, layout);
+  status = node->memory.is_set
+               ? kvf_because(KVF_EXISTS, "memory is registered already: kvf_node_unregister() comes first")
+               : register_pages(node, regions, (uint32_t)count, layout);
   (void)pthread_mutex_unlock(&node->memory.lock);
   return status;
 }
 
 kvf_status kvf_node_register(kvf_node *node, const kvf_region *regions, size_t count)
 {
-  return register_memory(node, regions, count, &(kvf_layout){0});
+  return kvf_answer(register_memory(node, regions, count, &(kvf_layout){0}));
 }
 
 kvf_status kvf_node_register_layout(kvf_node *node, const kvf_region *regions, size_t count, const kvf_layout *layout)
 {
-  if (layout == NULL || layout->parts == NULL || layout->parts_count == 0) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(layout);
+  status = status == KVF_OK ? KVF_NOT_NULL(layout->parts) : status;
+  if (status == KVF_OK && (layout->parts_count == 0 || layout->parts_count > KVF_PARTS_MAX)) {
+    status =
+        kvf_because(layout->parts_count == 0 ? KVF_INVALID : KVF_LIMIT,
+                    "layout->parts_count = %zu must be 1 to %d, KVF_PARTS_MAX", layout->parts_count, KVF_PARTS_MAX);
   }
-  return layout->parts_count > KVF_PARTS_MAX ? KVF_LIMIT : register_memory(node, regions, count, layout);
+  return kvf_answer(status == KVF_OK ? register_memory(node, regions, count, layout) : status);
 }
 
 kvf_status kvf_node_unregister(kvf_node *node)
@@ -333,38 +387,40 @@ kvf_status kvf_node_unregister(kvf_node *node)
     }
   }
   (void)pthread_mutex_unlock(&node->memory.lock);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes)
 {
   if (node->address.port == 0) {
-    kvf_log(&node->logger, KVF_LOG_ERROR,
-            "kvf_node_address: there is none, since this node does not listen (option listen)");
-    return KVF_INVALID;
+    return kvf_answer(kvf_because(KVF_INVALID, "this node does not listen (option listen), and has no address"));
   }
   uint64_t now_ns = kvf_node_enter(node);
   const kvf_rank_record record = kvf_core_record(node->core, &node->address, &node->other);
   kvf_node_leave(node, now_ns);
-  return kvf_rank_record_encode(&record, out, capacity, out_bytes);
+  return kvf_answer(kvf_rank_record_encode(&record, out, capacity, out_bytes));
 }
 
 kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t *bytes, size_t ranks)
 {
   kvf_rank_record decoded[KVF_RANKS_MAX];
   const uint8_t *next = records;
-  if (records == NULL || bytes == NULL || ranks == 0 || ranks > KVF_RANKS_MAX) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(records, bytes);
+  if (status == KVF_OK && (ranks == 0 || ranks > KVF_RANKS_MAX)) {
+    status = kvf_because(KVF_INVALID, "ranks = %zu must be 1 to %d", ranks, KVF_RANKS_MAX);
   }
-  for (size_t i = 0; i < ranks; i++) {
-    kvf_status status = kvf_rank_record_decode(next, bytes[i], &decoded[i]);
-    if (status != KVF_OK) {
-      return status;
+  for (size_t i = 0; status == KVF_OK && i < ranks; i++) {
+    status = kvf_rank_record_decode(next, bytes[i], &decoded[i]);
+    if (status == KVF_INVALID) {
+      (void)kvf_because(status, "record %zu, of %zu bytes, is not one of kvf_node_address()", i, bytes[i]);
     }
     next += bytes[i];
   }
+  if (status != KVF_OK) {
+    return kvf_answer(status);
+  }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_set_ranks(node->core, decoded, (uint32_t)ranks);
+  status = kvf_core_set_ranks(node->core, decoded, (uint32_t)ranks);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }

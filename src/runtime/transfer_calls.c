@@ -1,45 +1,57 @@
 /* Leases, tickets, requests and loads: the public calls. Hashing and coding are done outside the lock. */
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fence.h"
+#include "base/status.h"
 #include "runtime/ordering.h"
 #include "runtime/pump.h"
 
 _Static_assert(KVF_ADDRESS_TEXT_BYTES <= KVF_HOST_BYTES_MAX, "kvf_request_info.peer");
 
-static bool is_list(const kvf_blocks *blocks)
+static kvf_status check_list(const kvf_blocks *blocks)
 {
-  return blocks != NULL && blocks->ids != NULL && blocks->counts != NULL;
+  kvf_status status = KVF_NOT_NULL(blocks);
+  return status == KVF_OK ? KVF_NOT_NULL(blocks->ids, blocks->counts) : status;
+}
+
+static kvf_status no_random_numbers(void)
+{
+  return kvf_because(KVF_SYSTEM, "the system gives no random numbers: %s", strerror(errno));
 }
 
 /* ---- producer ---- */
 
 kvf_status kvf_lease_reserve_blocks(kvf_node *node, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
 {
-  if (!is_list(blocks) || out == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(out);
+  status = status == KVF_OK ? check_list(blocks) : status;
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint64_t now_ns;
   if (!kvf_node_enter_fresh(node, &now_ns)) {
-    return KVF_SYSTEM;
+    return kvf_answer(no_random_numbers());
   }
-  kvf_status status = kvf_core_lease_reserve_blocks(node->core, blocks, pool_blocks, out);
+  status = kvf_core_lease_reserve_blocks(node->core, blocks, pool_blocks, out);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
 {
-  if (out == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(out);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint64_t now_ns;
   if (!kvf_node_enter_fresh(node, &now_ns)) {
-    return KVF_SYSTEM;
+    return kvf_answer(no_random_numbers());
   }
-  kvf_status status = kvf_core_lease_reserve(node->core, blocks, pool_blocks, out);
+  status = kvf_core_lease_reserve(node->core, blocks, pool_blocks, out);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
@@ -47,7 +59,7 @@ kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_lease_release(node->core, lease_id);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask)
@@ -55,34 +67,30 @@ kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mas
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_lease_ended(node->core, lease_id, ranks_mask);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                            char *ticket, size_t capacity, size_t *ticket_bytes)
 {
-  if (lease == NULL || !is_list(blocks) || prompt == NULL || ticket == NULL || ticket_bytes == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(lease, prompt, ticket, ticket_bytes);
+  status = status == KVF_OK ? check_list(blocks) : status;
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   kvf_ticket *content = malloc(sizeof(*content));
   if (content == NULL) {
-    return KVF_NO_MEMORY;
+    return kvf_answer(KVF_NO_MEMORY);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_ticket(node->core, lease, blocks, prompt, content);
+  status = kvf_core_ticket(node->core, lease, blocks, prompt, content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     size_t macs_count = 0;
     status = kvf_ticket_encode(content, kvf_core_macs(node->core, &macs_count), ticket, capacity, ticket_bytes);
   }
   free(content); /* its block ids are borrowed */
-  return status;
-}
-
-static kvf_status check_groups(const kvf_blocks *blocks)
-{
-  bool fits = blocks->groups <= KVF_GROUPS_MAX && kvf_blocks_count(blocks) <= KVF_BLOCKS_PER_LEASE_MAX;
-  return fits ? KVF_OK : KVF_LIMIT;
+  return kvf_answer(status);
 }
 
 /* Under the lock, when nothing can fail any more: what is not complete yet, the bytes, the checksums or both, is
@@ -98,24 +106,23 @@ static void submit(kvf_node *node, kvf_ordered *ordered, kvf_checksummer_job *jo
 }
 
 /* Under the lock: whether the memory, if there is any, knows points such as this one. */
-static bool knows(const kvf_node *node, const kvf_ordered *ordered)
+static kvf_status check_point(const kvf_node *node, const kvf_ordered *ordered)
 {
-  return ordered == NULL || node->memory.ordering != NULL;
+  return ordered == NULL || node->memory.ordering != NULL
+             ? KVF_OK
+             : kvf_because(KVF_INVALID, "after: the registered memory knows no ordering points");
 }
 
 kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
                              const kvf_ordering_point *after, uint64_t user)
 {
   uint64_t digest;
-  if (lease == NULL || !is_list(blocks) || prompt == NULL) {
-    return KVF_INVALID;
-  }
-  kvf_status status = check_groups(blocks);
-  if (status == KVF_OK) {
-    status = kvf_fence_digest(lease, blocks, prompt, &digest);
-  }
+  kvf_status status = KVF_NOT_NULL(lease, prompt);
+  status = status == KVF_OK ? check_list(blocks) : status;
+  status = status == KVF_OK ? kvf_blocks_check(blocks) : status;
+  status = status == KVF_OK ? kvf_fence_digest(lease, blocks, prompt, &digest) : status;
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   kvf_ordered *ordered;
   kvf_checksummer_job *job = NULL;
@@ -127,8 +134,8 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
     const bool incomplete = ordered != NULL || job != NULL;
-    status = knows(node, ordered) ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, incomplete)
-                                  : KVF_INVALID;
+    status = check_point(node, ordered);
+    status = status == KVF_OK ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, incomplete) : status;
     if (status == KVF_OK) {
       if (ordered != NULL) {
         ordered->lease = *lease;
@@ -141,18 +148,19 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
   }
   kvf_ordered_free(ordered);
   free(job);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
 {
-  if (lease == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(lease);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_lease_end(node->core, now_ns, lease);
+  status = kvf_core_lease_end(node->core, now_ns, lease);
   kvf_node_leave(node, now_ns); /* carries the store out before it returns */
-  return status;
+  return kvf_answer(status);
 }
 
 void kvf_leases_end_lingering(kvf_node *node)
@@ -164,16 +172,17 @@ void kvf_leases_end_lingering(kvf_node *node)
 
 kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_bytes)
 {
-  if (ticket == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(ticket);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   kvf_ticket *content = malloc(sizeof(*content));
   if (content == NULL) {
-    return KVF_NO_MEMORY;
+    return kvf_answer(KVF_NO_MEMORY);
   }
   size_t macs_count = 0;
   const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
-  kvf_status status = kvf_ticket_decode(ticket, ticket_bytes, macs, macs_count, content);
+  status = kvf_ticket_decode(ticket, ticket_bytes, macs, macs_count, content);
   if (status == KVF_OK) {
     const kvf_find_key key = kvf_find_key_of_prompt(&content->prompt);
     uint64_t now_ns = kvf_node_enter(node);
@@ -182,7 +191,7 @@ kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_by
     kvf_ticket_free(content);
   }
   free(content);
-  return status;
+  return kvf_answer(status);
 }
 
 /* ---- consumer ---- */
@@ -190,25 +199,27 @@ kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_by
 kvf_status kvf_ticket_find(kvf_node *node, const kvf_prompt *prompt, const char *at, uint32_t timeout_ms, uint64_t user,
                            uint64_t *find_id)
 {
-  if (prompt == NULL || find_id == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(prompt, find_id);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   const kvf_find_key key = kvf_find_key_of_prompt(prompt);
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_finds_start(&node->finder.finds, now_ns, &key, at, timeout_ms, user, find_id);
+  status = kvf_finds_start(&node->finder.finds, now_ns, &key, at, timeout_ms, user, find_id);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_t capacity, size_t *ticket_bytes)
 {
-  if (ticket == NULL || ticket_bytes == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(ticket, ticket_bytes);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_finds_take(&node->finder.finds, now_ns, find_id, ticket, capacity, ticket_bytes);
+  status = kvf_finds_take(&node->finder.finds, now_ns, find_id, ticket, capacity, ticket_bytes);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 static kvf_status decode_sources(const kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
@@ -221,15 +232,13 @@ static kvf_status decode_sources(const kvf_node *node, const char *text, size_t 
 kvf_status kvf_ticket_prompt(const kvf_node *node, const char *ticket, size_t ticket_bytes, kvf_prompt *out)
 {
   kvf_sources sources;
-  if (ticket == NULL || out == NULL) {
-    return KVF_INVALID;
-  }
-  kvf_status status = decode_sources(node, ticket, ticket_bytes, &sources);
+  kvf_status status = KVF_NOT_NULL(ticket, out);
+  status = status == KVF_OK ? decode_sources(node, ticket, ticket_bytes, &sources) : status;
   if (status == KVF_OK) {
     *out = sources.tickets[0]->prompt;
     kvf_sources_free(&sources);
   }
-  return status;
+  return kvf_answer(status);
 }
 
 /* Decodes a ticket; one that is refused is counted and logged here, and goes no further. */
@@ -250,10 +259,14 @@ void kvf_request_options_init(const kvf_node *node, kvf_request_options *options
   *options = kvf_core_request_options(node->core, NULL); /* never changes */
 }
 
-static bool is_room_zero(const kvf_request_options *options)
+static kvf_status check_request(const char *ticket, const kvf_prompt *prompt, const kvf_request_info *info,
+                                const kvf_request_options *options)
 {
   static const uint64_t zeros[sizeof(options->reserved) / sizeof(options->reserved[0])] = {0};
-  return options == NULL || memcmp(options->reserved, zeros, sizeof(zeros)) == 0;
+  kvf_status status = KVF_NOT_NULL(ticket, prompt, info);
+  return status == KVF_OK && options != NULL && memcmp(options->reserved, zeros, sizeof(zeros)) != 0
+             ? kvf_because(KVF_INVALID, "options->reserved must be zero")
+             : status;
 }
 
 kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_bytes, const kvf_prompt *prompt,
@@ -262,13 +275,11 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
   kvf_sources sources;
   const kvf_ticket *content = NULL;
   uint64_t id = 0;
-  if (ticket == NULL || prompt == NULL || info == NULL || !is_room_zero(options)) {
-    return KVF_INVALID;
-  }
+  kvf_status status = check_request(ticket, prompt, info, options);
   const kvf_log_request asked = {.name = options == NULL ? NULL : options->name};
-  kvf_status status = read_ticket(node, asked, ticket, ticket_bytes, &sources);
+  status = status == KVF_OK ? read_ticket(node, asked, ticket, ticket_bytes, &sources) : status;
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
   status = kvf_core_request_open(node->core, now_ns, &sources, prompt, options, user, &id, &content);
@@ -284,14 +295,14 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
     kvf_address_format(&content->rank[0].address, info->peer);
   }
   kvf_sources_free(&sources);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t tokens, const kvf_request_options *options,
                                kvf_verdict *out)
 {
   if (out == NULL) {
-    return KVF_INVALID;
+    return kvf_answer(KVF_NOT_NULL(out));
   }
   uint64_t now_ns = kvf_node_enter(node);
   *out = kvf_core_request_refused(node->core, now_ns, status, tokens, options);
@@ -304,7 +315,7 @@ kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id, bool waits)
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_request_wait(node->core, now_ns, request_id, waits);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
@@ -312,18 +323,19 @@ kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_request_begin(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
 {
-  if (report == NULL) {
-    return KVF_INVALID;
+  kvf_status status = KVF_NOT_NULL(report);
+  if (status != KVF_OK) {
+    return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_report(node->core, now_ns, report);
+  status = kvf_core_request_report(node->core, now_ns, report);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask)
@@ -331,7 +343,7 @@ kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ra
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_request_released(node->core, now_ns, request_id, ranks_mask);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
@@ -339,7 +351,7 @@ kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_request_stuck(node->core, request_id);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish_kind kind)
@@ -352,26 +364,36 @@ static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish
 
 kvf_status kvf_request_cancel(kvf_node *node, uint64_t request_id)
 {
-  return cancel_request(node, request_id, KVF_FINISH_ABORTED);
+  return kvf_answer(cancel_request(node, request_id, KVF_FINISH_ABORTED));
 }
 
 kvf_status kvf_request_detach(kvf_node *node, uint64_t request_id)
 {
-  return cancel_request(node, request_id, KVF_FINISH_DETACHED);
+  return kvf_answer(cancel_request(node, request_id, KVF_FINISH_DETACHED));
+}
+
+static kvf_status check_params(const kvf_load_params *load)
+{
+  static const uint64_t zeros[sizeof(load->reserved_too) / sizeof(load->reserved_too[0])] = {0};
+  kvf_status status = KVF_NOT_NULL(load);
+  if (status == KVF_OK) {
+    status = KVF_NOT_NULL(load->ticket, load->destination.ids, load->destination.counts);
+  }
+  return status == KVF_OK && (load->reserved != 0 || memcmp(load->reserved_too, zeros, sizeof(zeros)) != 0)
+             ? kvf_because(KVF_INVALID, "load->reserved and load->reserved_too must be zero")
+             : status;
 }
 
 kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
 {
   kvf_sources sources;
-  static const uint64_t zeros[sizeof(load->reserved_too) / sizeof(load->reserved_too[0])] = {0};
-  if (load == NULL || load->ticket == NULL || !is_list(&load->destination) || load->reserved != 0 ||
-      memcmp(load->reserved_too, zeros, sizeof(zeros)) != 0) {
-    return KVF_INVALID;
+  kvf_status status = check_params(load);
+  if (status == KVF_OK) {
+    const kvf_log_request asked = {.id = load->request_id, .name = load->name};
+    status = read_ticket(node, asked, load->ticket, load->ticket_bytes, &sources);
   }
-  const kvf_log_request asked = {.id = load->request_id, .name = load->name};
-  kvf_status status = read_ticket(node, asked, load->ticket, load->ticket_bytes, &sources);
   if (status != KVF_OK) {
-    return status;
+    return kvf_answer(status);
   }
   kvf_ordered *ordered = NULL;
   status = kvf_sources_digest(&sources);
@@ -381,7 +403,8 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter_to_help(node);
     const uint64_t point = ordered == NULL ? 0 : ++node->memory.last_point;
-    status = knows(node, ordered) ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : KVF_INVALID;
+    status = check_point(node, ordered);
+    status = status == KVF_OK ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : status;
     if (status == KVF_OK && ordered != NULL) {
       ordered->number = point;
       ordered->request_id = load->request_id;
@@ -394,7 +417,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
     kvf_ordered_free(ordered);
   }
   kvf_sources_free(&sources);
-  return status;
+  return kvf_answer(status);
 }
 
 kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
@@ -402,7 +425,7 @@ kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
   uint64_t now_ns = kvf_node_enter(node);
   kvf_status status = kvf_core_load_abort(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
-  return status;
+  return kvf_answer(status);
 }
 
 bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/crypto.h"
+#include "base/status.h"
 #include "wire/fields.h"
 
 #define RECORD_VERSION 3
@@ -76,7 +77,10 @@ kvf_status kvf_rank_record_encode(const kvf_rank_record *record, void *out, size
   kvf_span fields = {out, codec.at};
   kvf_status status = kvf_sha256(&fields, 1, checksum);
   kvf_put_bytes(&codec, checksum, RECORD_CHECKSUM_BYTES);
-  return status == KVF_OK ? kvf_writer_end(&codec, kvf_rank_record_is_valid(record), out_bytes) : status;
+  status = status == KVF_OK ? kvf_writer_end(&codec, kvf_rank_record_is_valid(record), out_bytes) : status;
+  return status != KVF_LIMIT ? status
+                             : kvf_because(KVF_LIMIT, "capacity = %zu: KVF_ADDRESS_BYTES_MAX = %d is always enough",
+                                           capacity, KVF_ADDRESS_BYTES_MAX);
 }
 
 kvf_status kvf_rank_record_decode(const void *data, size_t bytes, kvf_rank_record *out)

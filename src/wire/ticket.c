@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "wire/base64url.h"
 #include "wire/block_runs.h"
 #include "wire/fields.h"
@@ -66,17 +67,23 @@ static kvf_status check_blocks(const kvf_ticket *ticket)
   }
   for (uint32_t group = 0; group < ticket->groups; group++) {
     const uint32_t tokens = ticket->group_tokens[group];
-    if ((tokens > 0 && ticket->block_tokens % tokens != 0) ||
-        ticket->counts[group] != kvf_ticket_positions(ticket->prompt.tokens, tokens)) {
-      return KVF_INVALID;
+    const uint64_t positions = kvf_ticket_positions(ticket->prompt.tokens, tokens);
+    if ((tokens > 0 && ticket->block_tokens % tokens != 0) || ticket->counts[group] != positions) {
+      return kvf_because(KVF_INVALID, "blocks->counts[%u] = %u: %u tokens in blocks of %u are %llu positions",
+                         (unsigned)group, (unsigned)ticket->counts[group], (unsigned)ticket->prompt.tokens,
+                         (unsigned)tokens, (unsigned long long)positions);
     }
   }
   const uint64_t all = kvf_ticket_all_positions(ticket);
   if (all > KVF_BLOCKS_PER_LEASE_MAX) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "%llu positions in all groups: at most %d, KVF_BLOCKS_PER_LEASE_MAX",
+                       (unsigned long long)all, KVF_BLOCKS_PER_LEASE_MAX);
   }
   /* Where there are only states: a report says by the number of blocks which tokens are good. */
-  return all < kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens) ? KVF_INVALID : KVF_OK;
+  return all >= kvf_ticket_positions(ticket->prompt.tokens, ticket->block_tokens)
+             ? KVF_OK
+             : kvf_because(KVF_INVALID, "prompt->tokens = %u: where all groups are states, at most block_tokens = %u",
+                           (unsigned)ticket->prompt.tokens, (unsigned)ticket->block_tokens);
 }
 
 /* Everything but the ids. */
@@ -84,7 +91,8 @@ static kvf_status check_ticket(const kvf_ticket *ticket)
 {
   if (ticket->version < KVF_TICKET_VERSION_MIN || ticket->version > KVF_TICKET_VERSION_MAX ||
       !kvf_lease_is_valid(&ticket->lease) || ticket->ttl_ms == 0) {
-    return KVF_INVALID;
+    return kvf_because(KVF_INVALID, "lease %llu of slot %u is none of kvf_lease_reserve()",
+                       (unsigned long long)ticket->lease.id, (unsigned)ticket->lease.slot);
   }
   if (ticket->fields > KVF_IDENTITY_FIELDS_MAX) {
     return KVF_LIMIT;
@@ -162,7 +170,7 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   const size_t before = prefix_bytes(ticket->version);
   size_t room = capacity < KVF_TICKET_BYTES_MAX ? capacity : KVF_TICKET_BYTES_MAX;
   if (room < before + SUFFIX_BYTES) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "capacity = %zu: a ticket has %zu bytes at least", capacity, before + SUFFIX_BYTES);
   }
   room -= before + SUFFIX_BYTES;
   char *payload = text + before;
@@ -173,7 +181,8 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   status = kvf_writer_end(&codec, true, &data_bytes);
   size_t payload_bytes = kvf_base64url_text_bytes(data_bytes);
   if (status != KVF_OK || payload_bytes > room) {
-    return KVF_LIMIT;
+    return kvf_because(KVF_LIMIT, "capacity = %zu: the ticket is longer; KVF_TICKET_BYTES_MAX = %d is always enough",
+                       capacity, KVF_TICKET_BYTES_MAX);
   }
   char *data = payload + payload_bytes - data_bytes;
   memmove(data, payload, data_bytes);

@@ -85,6 +85,19 @@ def default_build() -> Path:
     return build
 
 
+STRICT = ("-Wall", "-Wextra", "-pedantic", "-Werror",
+          # Errors for gcc 14, whatever the warnings.
+          "-Werror=implicit-function-declaration", "-Werror=implicit-int", "-Werror=int-conversion",
+          "-Werror=incompatible-pointer-types")
+
+
+def build(installed: dict[str, str], source: Path, *flags: object) -> str:
+    """Builds a C program as its readers do, and says what it prints."""
+    program = Path(installed["PKG_CONFIG_SYSROOT_DIR"]) / source.stem
+    run("cc", *STRICT, source, *flags, "-o", program, env=installed)
+    return run(program, env=installed)
+
+
 @pytest.fixture
 def installed(tmp_path: Path, default_build: Path) -> dict[str, str]:
     """An environment in which the C library is installed, in a folder of the test's own."""

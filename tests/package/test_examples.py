@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Venv, run
+from conftest import ROOT, Venv, build, run
 
 EXAMPLES = ROOT / "examples"
 
@@ -20,9 +20,7 @@ def shown() -> list[str]:
 
 def build_and_run(installed: dict[str, str], source: Path, *flags: str) -> list[str]:
     """What the program prints."""
-    program = Path(installed["PKG_CONFIG_SYSROOT_DIR"]) / source.stem
-    run("cc", "-Wall", "-Wextra", "-pedantic", "-Werror", source, *flags, "-o", program, env=installed)
-    return sorted(run(program, env=installed).splitlines())
+    return sorted(build(installed, source, *flags).splitlines())
 
 
 @pytest.mark.parametrize("standard", ["c11", "c17", "gnu17"])

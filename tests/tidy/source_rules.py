@@ -208,6 +208,20 @@ def first_lines(root):
             yield f"{name}:1: a first line says what the file is"
 
 
+def failed_calls_have_a_text(root):
+    """A public function that can fail returns by kvf_answer(), and has a case in the test of kvf_error_text()."""
+    headers = "".join(text for _, _, text in c_files(root, "include"))
+    public = set(re.findall(r"^KVF_API (?:KVF_MUST_USE )?kvf_status (kvf_\w+)\(", headers, re.M))
+    tested = set(re.findall(r"\bCASE\((kvf_\w+)", (root / "tests/unit/runtime/error_text_test.c").read_text()))
+    for name in sorted(public - tested - {"kvf_node_unregister"}):  # says KVF_AGAIN at most
+        yield f"tests/unit/runtime/error_text_test.c:1: no CASE() of {name}()"
+    for _, path, text in c_files(root, "src"):
+        for function, body in re.findall(r"^kvf_status (kvf_\w+)\([^;{]*?\)\n{(.*?)^}", text, re.M | re.S):
+            returned = [value for value in re.findall(r"\breturn ([^;]*);", body) if value != "KVF_OK"]
+            if function in public and not all(re.match(r"kvf_answer(_as)?\(", value) for value in returned):
+                yield f"{path}:1: {function}() returns something else than KVF_OK or kvf_answer()"
+
+
 def file_lengths(root):
     for folder in ("include", "src", "tests", "tools", "bench", "python", "examples"):
         for path in sorted((root / folder).rglob("*")):
@@ -221,10 +235,10 @@ def file_lengths(root):
 def versions(root):
     header = (root / "include/kvferry/kvferry.h").read_text(encoding="utf-8")
     build = (root / "meson.build").read_text(encoding="utf-8")
-    in_header = re.search(r'KVF_VERSION_TEXT "([^"]+)"', header).group(1)
+    in_header = ".".join(re.findall(r"#define KVF_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
     in_build = re.search(r"version: '([^']+)'", build).group(1)
     if in_header != in_build:
-        yield f"meson.build:1: version {in_build}, but KVF_VERSION_TEXT is {in_header}"
+        yield f"meson.build:1: version {in_build}, but the numbers of kvferry.h are {in_header}"
 
 
 def table_rows(root, name, macros):
@@ -281,6 +295,7 @@ RULES = [
     no_scaffolding,
     header_guards,
     first_lines,
+    failed_calls_have_a_text,
     file_lengths,
     versions,
     statuses_have_rows,

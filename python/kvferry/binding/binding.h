@@ -55,7 +55,7 @@ typedef struct kvfpy_node_object {
 
 const kvfpy_module_state *kvfpy_state_of(kvfpy_node_object *self);
 
-/* Both return NULL. `message` may be NULL: the status's own meaning. */
+/* Both return NULL. `message` may be NULL: kvf_error_text(), since the call has just failed. */
 PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *message);
 PyObject *kvfpy_node_raise(kvfpy_node_object *self, kvf_status status, const char *message);
 

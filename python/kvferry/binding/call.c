@@ -7,7 +7,8 @@
 
 PyObject *kvfpy_raise_status(PyObject *error, kvf_status status, const char *message)
 {
-  const char *text = message != NULL && message[0] != '\0' ? message : kvf_status_describe(status)->meaning;
+  const char *why = status == KVF_AGAIN ? kvf_status_describe(status)->meaning : kvf_error_text();
+  const char *text = message != NULL && message[0] != '\0' ? message : why;
   PyObject *words = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"); /* cut anywhere */
   PyObject *value = words != NULL ? PyObject_CallFunction(error, "N", words) : NULL;
   PyObject *number = value != NULL ? PyLong_FromLong(status) : NULL;

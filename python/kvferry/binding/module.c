@@ -145,6 +145,13 @@ static PyObject *module_status_meaning(PyObject *module, PyObject *value)
   return info == NULL ? NULL : PyUnicode_FromString(info->meaning);
 }
 
+static PyObject *module_error_text(PyObject *module, PyObject *ignored)
+{
+  (void)module;
+  (void)ignored;
+  return text_object(kvf_error_text());
+}
+
 static PyObject *reason_object(const kvf_status_info *info)
 {
   static const char *const lost[] = {"nothing", "block", "request", "peer", "engine", "call"};
@@ -192,6 +199,7 @@ static PyMethodDef module_methods[] = {
     KVFPY_METHOD("report", module_report, METH_VARARGS),
     KVFPY_METHOD("status_name", module_status_name, METH_O),
     KVFPY_METHOD("status_meaning", module_status_meaning, METH_O),
+    KVFPY_METHOD("error_text", module_error_text, METH_NOARGS),
     KVFPY_METHOD("reasons", module_reasons, METH_NOARGS),
     KVFPY_METHOD("options", module_options, METH_NOARGS),
     {NULL, NULL, 0, NULL},

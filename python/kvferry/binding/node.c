@@ -24,8 +24,7 @@ static bool set_identity(PyObject *error, void *config, const char *name, const 
   kvf_status status = kvf_config_identity(config, name, value);
   if (status != KVF_OK) {
     char message[KVF_MESSAGE_BYTES_MAX];
-    (void)PyOS_snprintf(message, sizeof(message), "identity field %.60s: %s", name,
-                        kvf_status_describe(status)->meaning);
+    (void)PyOS_snprintf(message, sizeof(message), "identity field %.60s: %.160s", name, kvf_error_text());
     (void)kvfpy_raise_status(error, status, message);
   }
   return status == KVF_OK;

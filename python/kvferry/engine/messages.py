@@ -85,10 +85,10 @@ SAID_AT_START = frozenset((NotCarried.IMAGES_UNHASHED.value,))
 """What follows from the engine's configuration: the log has it once."""
 
 
-def log_left_out(text: str, request_id: str, reason: str) -> None:
+def log_left_out(text: str, request_id: str, reason: str, why: str = "") -> None:
     """A request whose KV is not handed over, or not loaded."""
     if reason not in SAID_AT_START:
-        limited.warning(text, request_id, reason, reason=reason)
+        limited.warning(text, request_id, f"{reason}: {why}" if why else reason, reason=reason)
 
 
 def pack_blocks(groups: Iterable[Sequence[int]], null_block: int, counts: Sequence[int],

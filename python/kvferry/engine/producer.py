@@ -149,7 +149,7 @@ class Producer:
         else:
             status, lease, lease_id = self._reserve(self._node.lease_reserve_blocks, blocks)
             if lease is None:
-                self.refuse(key, _kvferry.status_name(status))
+                self.refuse(key, _kvferry.status_name(status), _kvferry.error_text())
                 return
             reserved = lease
         made = self._leases[lease_id] = self._by_request[key] = Lease(lease_id, reserved, prompt, blocks, key)
@@ -174,10 +174,10 @@ class Producer:
         if key in self._reserved:
             self._node.lease_release([self._reserved.pop(key)[1]])
 
-    def refuse(self, key: str, reason: str) -> None:
+    def refuse(self, key: str, reason: str, why: str = "") -> None:
         self.forget(key)
         self._counters.add("no_tickets", reason)
-        log_left_out("kvferry: request %s gets no ticket: %s", key, reason)
+        log_left_out("kvferry: request %s gets no ticket: %s", key, reason, why)
 
     def abandon(self, key: str) -> None:
         """The engine has taken the blocks of a running request: its lease, if any, ends before the step's memory work."""
@@ -256,7 +256,7 @@ class Producer:
         else:
             status, ticket = self._node.ticket_make(lease.lease, lease.prompt, lease.blocks)
             if ticket is None:
-                self.refuse(key, _kvferry.status_name(status))
+                self.refuse(key, _kvferry.status_name(status), _kvferry.error_text())
             return ticket
         return None
 

@@ -68,6 +68,9 @@ class Worker:
             else:  # no event will come, and nothing has been written; the report is for the reason
                 self._report.reports.append(_kvferry.report(load.request_id, self._rank, load.user, 0, status))
                 self._report.released.add(load.request_id)
+                reason = _kvferry.status_name(status)
+                limited.warning("kvferry: load %d does not start: %s; the step's last failure: %s", load.request_id,
+                                reason, _kvferry.error_text(), reason=reason)
 
     def publish(self, orders: StepOrders) -> None:
         """The step's forward, and its drafter's, are over, or given to the device: with them the bytes of its prompts are
@@ -78,7 +81,8 @@ class Worker:
             if status != _kvferry.OK:
                 failed[publication.user] = _kvferry.status_name(status)
         for lease_id, reason in failed.items():
-            limited.warning("kvferry: lease %d cannot be published: %s", lease_id, reason, reason=reason)
+            said = "" if reason == LORA_CHANGED else f"; the step's last failure: {_kvferry.error_text()}"
+            limited.warning("kvferry: lease %d cannot be published: %s%s", lease_id, reason, said, reason=reason)
         self._report.unpublished |= failed.keys()
         self._report.ended |= failed.keys()
 

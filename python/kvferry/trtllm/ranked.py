@@ -106,7 +106,8 @@ class Ranked(worker.Worker):
             status = self.node.ticket_offer(ticket)
             if status != _kvferry.OK:
                 reason = _kvferry.status_name(status)
-                limited.warning("kvferry: a prompt's ticket cannot be asked for: %s", reason, reason=reason)
+                limited.warning("kvferry: a prompt's ticket cannot be asked for: %s: %s", reason, _kvferry.error_text(),
+                                reason=reason)
 
     def _start_held(self) -> None:
         copied = 0 if self._staging is None else self._staging.copied()

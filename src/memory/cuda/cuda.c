@@ -305,11 +305,16 @@ static kvf_status check_stream(kvf_cuda_gpu *gpu, kvf_cu_stream stream)
 {
   unsigned captured = KVF_CU_STREAM_CAPTURE_STATUS_NONE;
   kvf_cu_result result = gpu->cuda->api.stream_is_capturing(stream, &captured);
-  if (result == KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return KVF_INVALID;
-  }
-  kvf_status status = kvf_cuda_gpu_status(gpu, result);
-  return status == KVF_OK && captured != KVF_CU_STREAM_CAPTURE_STATUS_NONE ? KVF_INVALID : status;
+  const bool is_waited_for = result == KVF_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  kvf_status status = is_waited_for ? KVF_OK : kvf_cuda_gpu_status(gpu, result);
+  return status == KVF_OK && (is_waited_for || captured != KVF_CU_STREAM_CAPTURE_STATUS_NONE)
+             ? kvf_because(KVF_INVALID, "the stream of the ordering point, or one that it waits for, is being captured")
+             : status;
+}
+
+static kvf_status no_device(const kvf_ordering_point *point)
+{
+  return kvf_because(KVF_INVALID, "ordering point: no memory of CUDA device %u is registered", (unsigned)point->device);
 }
 
 static kvf_status check_point(const kvf_ordering_point *point)
@@ -317,7 +322,7 @@ static kvf_status check_point(const kvf_ordering_point *point)
   kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
   kvf_cuda_stay stay;
   if (gpu == NULL || !kvf_cuda_gpu_enter(gpu, &stay)) {
-    return gpu == NULL ? KVF_INVALID : KVF_TRANSFER_FAILED;
+    return gpu == NULL ? no_device(point) : KVF_TRANSFER_FAILED;
   }
   kvf_status status = check_stream(gpu, point->handle);
   kvf_cuda_leave(&stay);
@@ -345,7 +350,7 @@ static kvf_status mark_point(const kvf_ordering_point *point, void **out)
   kvf_cuda_gpu *gpu = kvf_cuda_gpu_opened(point->device);
   kvf_cuda_stay stay;
   if (gpu == NULL) {
-    return KVF_INVALID;
+    return no_device(point);
   }
   if (!kvf_cuda_gpu_enter(gpu, &stay)) {
     return KVF_TRANSFER_FAILED;
