@@ -109,6 +109,14 @@ def test_less_than_it_looks(serve: Serve, capsys: pytest.CaptureFixture[str], p:
     assert re.match("less  " + said, first(serve, capsys, p, d))
 
 
+@pytest.mark.parametrize("d, said", [(IDLE, "2 router  not_brought: "), (failed("peer_down", 10), "5 load ")])
+def test_room_that_is_held_by_leases_that_nobody_ends(serve: Serve, capsys: pytest.CaptureFixture[str], d: Counts, said: str) -> None:
+    """It is the consequence."""
+    p = {'no_tickets_total{reason="no_lease"}': 30, "leases_published_total": 10}
+    _, lines = why(serve, capsys, p, d)
+    assert lines[0].startswith("FAIL  " + said) and lines[2].startswith("FAIL  1 tickets P has given 10 tickets; no_lease 30: ")
+
+
 def test_an_engine_beside_them_that_is_idle(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     assert why(serve, capsys, P_WELL, IDLE, D_WELL)[0] == 0
 
