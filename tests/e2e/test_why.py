@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.deep
 SINCE_S = 20
 """From one look to the next: the mistake is made in between, and engines have shown it."""
 SHORT_TOKENS = 20
-CROWD = 48
-"""Twice as many as P has blocks."""
+FEW_PERCENT = 10
+"""Of P's blocks: enough for a short prompt, and too few for the rig's."""
 EXPIRED = r"5 load    0 loads arrived; lease_(expired|unknown) [12] at {peer}"
 """Counted by the rank that loads, and by the control node if it hears of it first."""
 
@@ -83,16 +82,6 @@ def test_all_is_well(rig: Rig) -> None:
     assert re.match("ok    6 all     no step fails: 1 load arrived; of D's 150 prompt tokens (149|150) were loaded ", lines[0]), lines
 
 
-def test_p_has_no_room(rig: Rig) -> None:
-    """Tickets that nobody fetches, of a block each, hold its share of the pool."""
-    def crowd(rig: Rig) -> None:
-        prompts = [numbered_prompt(200 + number, SHORT_TOKENS) for number in range(CROWD)]
-        with ThreadPoolExecutor(CROWD) as clients:
-            replies = list(clients.map(lambda prompt: client.complete(rig.producer.url, prompt, 1, client.ASK_FOR_TICKET), prompts))
-        assert any(reply.ok and not reply.ticket for reply in replies)
-    says(why(rig, crowd), r"1 tickets P has given \d+ tickets; no_lease \d+: leases of others leave no room: ")
-
-
 def test_the_router_drops_the_ticket(rig: Rig) -> None:
     def drop(rig: Rig) -> None:
         rig.ticket(rig.question)
@@ -120,21 +109,30 @@ def test_the_policy_fail(rig_for: Callable[[str], Rig]) -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere(stack: Stack) -> Iterator[Engine]:
-    """A prefill engine whose tickets name a port that nobody listens at."""
+def wrong(stack: Stack) -> Iterator[Engine]:
+    """A prefill engine that may lease a few blocks only, whose tickets name a port that nobody listens at."""
     spec = stack.prefill.spec
-    wrong = free_ports(1)[0]
-    engine = Engine(replace(spec, name="P-port", connector=spec.connector.with_options(advertise=f"127.0.0.1:{wrong}")), stack.logs)
+    options = {"advertise": f"127.0.0.1:{free_ports(1)[0]}", "lease_pool_share_percent": FEW_PERCENT}
+    engine = Engine(replace(spec, name="P-wrong", connector=spec.connector.with_options(**options)), stack.logs)
     try:
         engine.start()
-        wait_until("waiting for P-port", engine.healthy, START_LIMIT_S)
+        wait_until("waiting for P-wrong", engine.healthy, START_LIMIT_S)
         yield engine
     finally:
         engine.stop()
 
 
-def test_a_wrong_port(rig: Rig, elsewhere: Engine) -> None:
-    says(why(replace(rig, source=elsewhere), carry), r"5 load    0 loads arrived; peer_down 1 at (127.0.0.1:\d+): .*kvferry check \1")
+def test_a_wrong_port(rig: Rig, wrong: Engine) -> None:
+    short = numbered_prompt(200, SHORT_TOKENS)
+    says(why(replace(rig, source=wrong), lambda rig: carry(rig, short)),
+         r"5 load    0 loads arrived; peer_down \d at (127.0.0.1:\d+): .*kvferry check \1")
+
+
+def test_p_has_no_room(rig: Rig, wrong: Engine) -> None:
+    def ask(rig: Rig) -> None:
+        reply = client.complete(rig.producer.url, rig.question, 1, client.ASK_FOR_TICKET)
+        assert reply.ok and not reply.ticket
+    says(why(replace(rig, source=wrong), ask), "1 tickets P has given 0 tickets; limit 1: one prompt is more than lease_pool_share_percent")
 
 
 def test_prompts_shorter_than_a_block(rig: Rig) -> None:

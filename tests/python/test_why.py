@@ -109,6 +109,14 @@ def test_less_than_it_looks(serve: Serve, capsys: pytest.CaptureFixture[str], p:
     assert re.match("less  " + said, first(serve, capsys, p, d))
 
 
+@pytest.mark.parametrize("d, said", [(IDLE, "2 router  not_brought: "), (failed("peer_down", 10), "5 load ")])
+def test_room_that_is_held_by_leases_that_nobody_ends(serve: Serve, capsys: pytest.CaptureFixture[str], d: Counts, said: str) -> None:
+    """It is the consequence."""
+    p = {'no_tickets_total{reason="no_lease"}': 30, "leases_published_total": 10}
+    _, lines = why(serve, capsys, p, d)
+    assert lines[0].startswith("FAIL  " + said) and lines[2].startswith("FAIL  1 tickets P has given 10 tickets; no_lease 30: ")
+
+
 def test_an_engine_beside_them_that_is_idle(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     assert why(serve, capsys, P_WELL, IDLE, D_WELL)[0] == 0
 
@@ -121,7 +129,7 @@ def test_the_first_of_several(serve: Serve, capsys: pytest.CaptureFixture[str]) 
 def test_a_few_failures_are_said_and_are_no_failing_step(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     """These pages are of a release that had no metrics of the last step."""
     status, lines = why(serve, capsys, (RECORDED / "d_2.txt").read_bytes(), (RECORDED / "p_2.txt").read_bytes())
-    assert status == 0 and lines[0].startswith("ok    6 all     no step fails: 4,160 loads arrived; peer_down 5, lease_expired 1")
+    assert status == 0 and lines[0].startswith("ok    6 all     no step fails: 4,160 loads arrived, 2 requests not over yet; peer_down 5, lease_expired 1")
     assert lines[7].startswith("?     6 all     D's page has no vllm:prompt_tokens_by_source_total, ")
 
 
@@ -145,7 +153,8 @@ def judge_samples(counts: Counts) -> list[judge.Sample]:
 
 def test_ranks_are_counted_once(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     p = P_WELL | {"leases_published_total": 80, 'sessions_open{node="rank 0"}': 1, 'sessions_open{node="rank 1"}': 1}
-    _, lines = why(serve, capsys, p, D_WELL)
+    _, lines = why(serve, capsys, p, D_WELL | {'requests_open{node="control"}': 3})
+    assert lines[6].endswith("40 loads arrived, 3 requests not over yet")
     assert lines[2].endswith("P has given 40 tickets") and lines[3].startswith("ok")
 
 

@@ -24,6 +24,7 @@ class Line(NamedTuple):
     step: Step
     text: str
     remedy: str = ""
+    reason: str = ""
 
     def text_of(self) -> str:
         tail = f": {self.remedy}" if self.remedy else ""
@@ -140,7 +141,8 @@ def judge(step: Step, failures: dict[str, float], whole: float, text: str) -> Li
     """Fails if more than the tolerated share goes another way, by the most frequent reason."""
     tail = f"; {listed(failures)}" if failures else ""
     if share(sum(failures.values()), whole) > TOLERATED:
-        return Line(FAIL, step, text + tail, remedy_of(step, next(iter(failures))))
+        reason = next(iter(failures))
+        return Line(FAIL, step, text + tail, remedy_of(step, reason), reason)
     return Line(OK, step, text + tail)
 
 
@@ -207,7 +209,9 @@ def use(p: Side, d: Side) -> Line:
 def load(p: Side, d: Side) -> Line:
     step, arrived = table.LOAD, d.total("loads_total")
     failed = {reason: count for reason, count in d.by("load_failures_total", "reason").items() if reason not in table.TICKET.causes}
-    line = judge(step, failed, arrived + sum(failed.values()), f"{many(arrived, 'load')} arrived")
+    open_now = d.total("requests_open")
+    waiting = f", {many(open_now, 'request')} not over yet" if open_now else ""
+    line = judge(step, failed, arrived + sum(failed.values()), f"{many(arrived, 'load')} arrived{waiting}")
     if line.level != FAIL:
         return line
     reason = next(iter(failed))
@@ -296,9 +300,13 @@ def with_errors(line: Line, failed: float) -> Line:
 
 
 def verdict(made: list[Line]) -> Line:
-    """The first line: the first step that fails, or else the one in which less is loaded, or that all is well."""
-    for level in (FAIL, LESS):
-        if found := [line for line in made if line.level == level]:
-            return found[0]
+    """The first line: the first step that fails, or else the one in which less is loaded, or that all is well. Leases that nobody fetches,
+    or that D cannot end, fill P's room: then that is the cause, and not the room."""
+    failing = [line for line in made if line.level == FAIL]
+    causes = [line for line in failing if line.step not in (table.TICKETS, table.ALL)]
+    if causes and failing[0].reason == "no_lease":
+        return causes[0]
+    if found := failing or [line for line in made if line.level == LESS]:
+        return found[0]
     said = "; ".join(line.text for line in made if line.step in (table.LOAD, table.ALL) and line.level == OK)
     return Line(OK, table.ALL, f"no step fails: {said or 'see what is missing below'}")

@@ -114,7 +114,7 @@ USE = Step("use", "Does D use them?", "D", ("not_loaded_total", "transfers_stopp
 
 REACH = "from D's host: kvferry check PEER. Is P up, is its address right (listen, advertise), does a firewall or network policy stand between?"
 
-LOAD = Step("load", "Do the loads arrive?", "D", ("loads_total", "load_failures_total", "peer_load_failures_total"),
+LOAD = Step("load", "Do the loads arrive?", "D", ("loads_total", "load_failures_total", "peer_load_failures_total", "requests_open"),
             "REASON: 0 of 5 blocks are good", {
     "lease_expired": Cause("P took the blocks back before D had read them. Raise lease_ttl_ms above the time from P's answer to D's request; is D "
                            "full, or the router slow?"),

@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 ROUTES = {4: "route delete default", 6: "route delete ::/0"}
 LOADS = "kvferry_loads_total"
 ON_D = "a loopback address is of this host alone: a producer on another one needs a key"
-WHY = r"FAIL  5 load    0 loads arrived; peer_(down|restarted) \d+.* \(loopback\) at 127.0.0.1:\d+: tickets name a loopback address, .*key_file"
+WHY = r"FAIL  5 load    0 loads arrived.*; peer_(down|restarted) \d+.* \(loopback\) at 127.0.0.1:\d+: tickets name a loopback address, .*key_file"
 ON_P = "without a key this engine listens for this host alone; others need one on both sides"
 
 
