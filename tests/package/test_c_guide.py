@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def test_functions_that_suffice() -> None:
 @pytest.mark.parametrize(("compiler", "standard"), [("cc", "c11"), ("cc", "c17"), ("c++", "c++17")])
 def test_headers(installed: dict[str, str], tmp_path: Path, compiler: str, standard: str) -> None:
     """Each alone; and a program that compares versions and calls the library."""
+    if shutil.which(compiler) is None:
+        pytest.skip("no C++ compiler, which kvferry itself does not need")
     language = ["-x", "c++", *STRICT[:4]] if compiler == "c++" else ["-x", "c", *STRICT]
     for header in HEADERS:
         source = tmp_path / "one.c"
