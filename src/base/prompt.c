@@ -1,4 +1,5 @@
 /* A prompt's hashes: over its tokens with a salt, and over what the model is beside them. */
+#include <assert.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -43,6 +44,7 @@ kvf_status kvf_prompt_set_model(kvf_prompt *prompt, const void *model, size_t mo
   if (status != KVF_OK) {
     return kvf_answer(status);
   }
+  assert(prompt != NULL); /* clang-tidy does not follow KVF_NOT_NULL() */
   uint8_t hash[sizeof(prompt->model)];
   const kvf_span spans[] = {{domain, sizeof(domain)}, {model, model_bytes}};
   status = kvf_sha256(spans, sizeof(spans) / sizeof(spans[0]), hash);
