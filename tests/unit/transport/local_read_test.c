@@ -239,7 +239,7 @@ SCENE_TEST(a_stuck_worker_is_no_matter_of_other_peers)
   }
   assert_true(is_copied(2));
   assert_workers(1, 1);
-  assert_true(side_has_logged(&scene.one, ": its reads wait"));
+  assert_true(side_has_logged(&scene.one, ": loads from it wait"));
   assert_false(side_is_done(&scene.one, stuck.id));
   assert_false(side_is_done(&scene.one, behind.id)); /* it takes no second worker */
   (void)sem_post(&go);
