@@ -210,7 +210,7 @@ def load(p: Side, d: Side) -> Line:
     step, arrived = table.LOAD, d.total("loads_total")
     failed = {reason: count for reason, count in d.by("load_failures_total", "reason").items() if reason not in table.TICKET.causes}
     open_now = d.total("requests_open")
-    waiting = f", {many(open_now, 'request')} not over yet" if open_now else ""
+    waiting = f", {many(open_now, 'request')} not over yet" if open_now and not failed else ""
     line = judge(step, failed, arrived + sum(failed.values()), f"{many(arrived, 'load')} arrived{waiting}")
     if line.level != FAIL:
         return line
