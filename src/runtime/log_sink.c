@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/list.h"
+#include "base/status.h"
 
 #define STDERR_LINE_BYTES_MAX (KVF_LOG_LINE_BYTES_MAX + 96)
 
@@ -323,7 +324,8 @@ void kvf_log_sink_leave(kvf_log_sink *sink)
 kvf_status kvf_log_queue_open(kvf_log_queue **out)
 {
   const kvf_thread_cpus anywhere = {0};
-  return out == NULL ? KVF_INVALID : open_sink(NULL, NULL, true, &anywhere, out);
+  const kvf_status status = KVF_NOT_NULL(out);
+  return kvf_answer(status == KVF_OK ? open_sink(NULL, NULL, true, &anywhere, out) : status);
 }
 
 void kvf_log_queue_close(kvf_log_queue *queue)

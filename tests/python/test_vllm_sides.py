@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
+from engines import Log, wait_until  # noqa: E402
 from fakes import (  # noqa: E402
     FakeBlocks,
     FakeNode,
@@ -327,9 +328,9 @@ def test_options_reach_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     open_rank(monkeypatch, {"lease_ttl_ms": 2000, "transports": ["tcp", "local"], "chunk_bytes": "65536"}).close()
 
 
-def test_an_option_that_is_gone_is_warned_of(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_is_gone_is_warned_of(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
     open_rank(monkeypatch, {"backoff_min_ms": 0}).close()
-    assert "option backoff_min_ms has no effect any more" in capfd.readouterr().err
+    wait_until("the line", lambda: bool(log.grep("option backoff_min_ms has no effect any more")))
 
 
 @pytest.mark.parametrize("options, named", [

@@ -86,7 +86,7 @@ ROUTER = Step("router", "Does the router bring them to D?", "P and D", ("request
                          "P has given tickets that no decode engine named here has seen. They run out at P (cause `expired`)."),
 })
 
-TICKET = Step("ticket", "Does D take them?", "D", ("load_failures_total",), "its ticket is refused (REASON)", {
+TICKET = Step("ticket", "Does D take them?", "D", ("load_failures_total",), "ticket refused: REASON", {
     "bad_ticket": Cause("send each ticket with the prompt that it is for, unchanged; do P and D tokenize alike?"),
     "other_key": Cause("give P and D the same key_file (kvferry key prints a key's id), or neither of them one"),
     "incompatible": Cause("start P and D with the same model files, dtype, block size and version of kvferry; the log names what differs"),

@@ -66,6 +66,7 @@ TEST(says_why_a_configuration_is_wrong)
   CASE(kvf_node_open, KVF_INVALID, "block_tokens", &config, &none, NULL); /* the node's own is one too many */
   CASE(kvf_node_open, KVF_INVALID, "out is NULL", &config, NULL, message);
   CASE(kvf_node_open, KVF_INVALID, "kvf_config_init()", NULL, &none, NULL);
+  CASE(kvf_log_queue_open, KVF_INVALID, "out is NULL", NULL);
   CASE(kvf_address_choose, KVF_INVALID, "kvf_config_init()", NULL, false, 0, NULL, message);
   CASE(kvf_address_choose, KVF_INVALID, "KVFERRY_ADVERTISE", &config, false, 0,
        (char *[]){(char[]){"KVFERRY_ADVERTISE=10.0.0.1"}, NULL}, message);
