@@ -77,10 +77,10 @@ os._exit(0)
 
 
 def test_no_thread_of_the_library_waits_for_the_gil() -> None:
-    """Its threads go on for the four seconds, and what they log is on standard error after one. They dial after 0, 0.5 and 1.5 s."""
+    """Its threads go on for the four seconds, and what they log is on standard error after one. They dial after 0.5 and 1.5 s."""
     done = subprocess.run([sys.executable, "-c", HOLDS_THE_GIL], capture_output=True, text=True, timeout=60)
     lines = re.findall(WRITTEN.format("warn", r"\d+", "peer 127.0.0.1:1: peer_down: cannot connect.*"), done.stderr)
-    assert len(lines) >= 3, done.stderr
+    assert len(lines) >= 2, done.stderr
 
 
 AT_THE_END = """

@@ -92,7 +92,7 @@ TICKET = Step("ticket", "Does D take them?", "D", ("load_failures_total",), "tic
     "incompatible": Cause("start P and D with the same model files, dtype, block size and version of kvferry; the log names what differs"),
 })
 
-USE = Step("use", "Does D use them?", "D", ("not_loaded_total", "transfers_stopped"), "is computed here, whatever its ticket: REASON", {
+USE = Step("use", "Does D use them?", "D", ("not_loaded_total", "transfers_stopped"), "its ticket is ignored (REASON)", {
     "transfers_stopped": Cause(REPORT, "After an internal error D loads nothing until it is started anew."),
     **CONTENT,
     "not_taken": Cause("name kvferry first in the MultiConnector, and leave prompt_logprobs out of requests",
@@ -115,7 +115,7 @@ USE = Step("use", "Does D use them?", "D", ("not_loaded_total", "transfers_stopp
 REACH = "from D's host: kvferry check PEER. Is P up, is its address right (listen, advertise), does a firewall or network policy stand between?"
 
 LOAD = Step("load", "Do the loads arrive?", "D", ("loads_total", "load_failures_total", "peer_load_failures_total", "requests_open"),
-            "REASON: 0 of 5 blocks are good", {
+            "REASON: 0 of 9 tokens were loaded", {
     "lease_expired": Cause("P took the blocks back before D had read them. Raise lease_ttl_ms above the time from P's answer to D's request; is D "
                            "full, or the router slow?"),
     "lease_unknown": Cause("P has ended the lease long ago: raise lease_ttl_ms, and use each ticket once"),
