@@ -23,11 +23,13 @@ kvf_status kvf_because(kvf_status status, const char *format, ...)
   return status;
 }
 
-kvf_status kvf_answer_failed(kvf_status status)
+kvf_status kvf_answer(kvf_status status)
 {
-  const char *reason = error_text.noted == status ? error_text.reason : kvf_status_describe(status)->meaning;
-  (void)snprintf(error_text.text, sizeof(error_text.text), "%s", reason);
-  kvf_log_clean(error_text.text);
+  if (status != KVF_OK && status != KVF_AGAIN) {
+    const char *reason = error_text.noted == status ? error_text.reason : kvf_status_describe(status)->meaning;
+    (void)snprintf(error_text.text, sizeof(error_text.text), "%s", reason);
+    kvf_log_clean(error_text.text);
+  }
   error_text.noted = KVF_OK;
   return status;
 }

@@ -17,11 +17,8 @@ __attribute__((format(printf, 3, 4))) kvf_status kvf_fail(kvf_status status, cha
 /* Notes why, in the calling thread, and returns `status`. Name argument, value and bound. */
 __attribute__((format(printf, 2, 3))) kvf_status kvf_because(kvf_status status, const char *format, ...);
 
-kvf_status kvf_answer_failed(kvf_status status);
-static inline kvf_status kvf_answer(kvf_status status)
-{
-  return status == KVF_OK || status == KVF_AGAIN ? status : kvf_answer_failed(status);
-}
+/* A reason that was noted on the way is forgotten: the call has got over it, or the text has it now. */
+kvf_status kvf_answer(kvf_status status);
 /* Of a call that gives its caller a message: the text is the same, if there is one. */
 kvf_status kvf_answer_as(kvf_status status, const char *message);
 

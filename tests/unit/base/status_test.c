@@ -107,6 +107,17 @@ TEST(breaker_counts_paths_not_requests)
                "BREAKER is for those of the test's list");
 }
 
+TEST(a_reason_is_of_one_call)
+{
+  assert_int_equal(kvf_answer(kvf_because(KVF_LIMIT, "of this call")), KVF_LIMIT);
+  assert_string_equal(kvf_error_text(), "of this call");
+  assert_int_equal(kvf_because(KVF_NO_MEMORY, "of a way that was left"), KVF_NO_MEMORY);
+  assert_int_equal(kvf_answer(KVF_OK), KVF_OK);
+  assert_string_equal(kvf_error_text(), "of this call");
+  assert_int_equal(kvf_answer(KVF_NO_MEMORY), KVF_NO_MEMORY);
+  assert_string_equal(kvf_error_text(), kvf_status_describe(KVF_NO_MEMORY)->meaning);
+}
+
 TEST(each_status_has_its_index)
 {
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
