@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "dev"))
 from pd.connector import CONNECTORS, Connector, make_key  # noqa: E402
 from pd.engine import Engine, EngineSpec, split_cores  # noqa: E402
 from pd.paths import FAST, FAST_OTHER, OTHER_KEY  # noqa: E402
-from pd.progress import wait_until  # noqa: E402
 from pd.prompts import numbered_prompt  # noqa: E402
 from pd.rig import Rig  # noqa: E402
-from pd.stack import START_LIMIT_S, Stack, log_folder  # noqa: E402
+from pd.stack import Stack, log_folder, serving  # noqa: E402
 
 import shapes  # noqa: E402
 
@@ -121,14 +120,9 @@ def budget_tokens_per_s() -> int:
 
 @pytest.fixture(scope="session")
 def other_prefill(stack: Stack) -> Iterator[Engine]:
-    """A second prefill engine, on P's cores. It is none of the stack's: what others hold does not concern a rig."""
-    engine = Engine(replace(stack.prefill.spec, name="P2"), stack.logs)
-    try:
-        engine.start()
-        wait_until("waiting for P2", engine.healthy, START_LIMIT_S)
+    """A second prefill engine, on P's cores."""
+    with serving(replace(stack.prefill.spec, name="P2"), stack.logs) as engine:
         yield engine
-    finally:
-        engine.stop()
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ import pytest
 from pd import client
 from pd.engine import Engine
 from pd.ports import free_ports
-from pd.progress import wait_until
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
-from pd.stack import START_LIMIT_S, Stack
+from pd.stack import Stack, serving
 
 pytestmark = pytest.mark.deep
 
@@ -113,13 +112,8 @@ def wrong(stack: Stack) -> Iterator[Engine]:
     """A prefill engine that may lease a few blocks only, whose tickets name a port that nobody listens at."""
     spec = stack.prefill.spec
     options = {"advertise": f"127.0.0.1:{free_ports(1)[0]}", "lease_pool_share_percent": FEW_PERCENT}
-    engine = Engine(replace(spec, name="P-wrong", connector=spec.connector.with_options(**options)), stack.logs)
-    try:
-        engine.start()
-        wait_until("waiting for P-wrong", engine.healthy, START_LIMIT_S)
+    with serving(replace(spec, name="P-wrong", connector=spec.connector.with_options(**options)), stack.logs) as engine:
         yield engine
-    finally:
-        engine.stop()
 
 
 def test_a_wrong_port(rig: Rig, wrong: Engine) -> None:

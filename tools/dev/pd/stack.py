@@ -8,8 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -114,6 +114,18 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+@contextmanager
+def serving(spec: EngineSpec, logs: Path) -> Iterator[Engine]:
+    """An engine of no stack: what others hold does not concern it. It ends with the block."""
+    engine = Engine(spec, logs)
+    try:
+        engine.start()
+        wait_until(f"waiting for {engine.name}", engine.healthy, START_LIMIT_S)
+        yield engine
+    finally:
+        engine.stop()
 
 
 def log_folder(name: str) -> Path:
