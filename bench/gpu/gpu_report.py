@@ -1,6 +1,6 @@
 """Runs gpu_bench, and NIXL beside it where that is asked for and installed; shows tables. Each row is a line of JSON in a file as
-soon as there is one, whatever becomes of this program. docs/gpu.md says what the rows are. The exit status is 1 if bytes were
-wrong, a case failed, or nothing was measured."""
+soon as there is one, whatever becomes of this program. tools/gpu/README.md says what the rows are. The exit status is 1 if
+bytes were wrong, a case failed, or nothing was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* kvferry on one GPU beside what its driver does with the same pieces: docs/gpu.md. One JSON object a line;
+/* kvferry on one GPU beside what its driver does with the same pieces: tools/gpu/README.md. One JSON object a line;
  * bench/gpu/gpu_report.py makes the table. */
 #include <getopt.h>
 #include <signal.h>
