@@ -38,7 +38,7 @@ def tables() -> dict[str, list[str]]:
         "reasons.md": [
             f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
             for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
-        "../README.md": [
+        "models.md": [
             f"| `{name}` | {carried.what} | {' | '.join(how_known(name, topology) for topology in TOPOLOGIES)} |"
             for name, carried in CARRIED.items()] + [
             f"| `{name}` | {what} |{' bytes only |' * len(TOPOLOGIES)}" for name, what in NOT_ON_A_CPU.items()],

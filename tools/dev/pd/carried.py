@@ -1,5 +1,5 @@
 """Which families of models the connector carries, and between which engines. tests/e2e/families tries each that vLLM runs on a
-CPU. `./dev tables` writes it into README.md."""
+CPU. `./dev tables` writes it into docs/models.md."""
 
 from __future__ import annotations
 
