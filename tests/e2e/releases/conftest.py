@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "dev"))
 
 from pd.releases import NEWEST, RELEASES, SUPPORTED, built, missing  # noqa: E402
-from tables import README, with_releases  # noqa: E402
+from tables import RELEASES, with_releases  # noqa: E402
 
 from need import need  # noqa: E402
 
@@ -21,7 +21,7 @@ counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--keep", action="store_true", help="write date and result into README's table of releases")
+    parser.addoption("--keep", action="store_true", help="write date and result into the table of releases in docs/models.md")
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -53,4 +53,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if config.getoption("--keep"):
         today = time.strftime("%-d %B %Y")
         rows = [f"| {version} | {built(version)} | {today} | {result(version)} |" for version in RELEASES]
-        README.write_text(with_releases(README.read_text(), rows))
+        RELEASES.write_text(with_releases(RELEASES.read_text(), rows))

@@ -1,4 +1,4 @@
-/* How a scheduler that cannot rewind by itself uses a recovery table; README.md points here. */
+/* How a scheduler that cannot rewind by itself uses a recovery table; docs/recovery.md points here. */
 
 #include "kvferry/kvferry.h"
 #include "test.h"
