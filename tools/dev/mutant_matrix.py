@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import children
-from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, WITH_TOOLS, MutantError, build, copy_tree, patch, read_mutant
+import meson_suites
+from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, MutantError, build, copy_tree, patch, read_mutant
 
 KEPT = ROOT / ".cache/mutants/matrix"
 SHORT = 12
@@ -72,9 +73,7 @@ class Outcome(NamedTuple):
 
 def suites_of(folder: Path) -> list[Suite]:
     build(folder, [BUILD_NINJA])
-    listed = json.loads(subprocess.run(["meson", "introspect", "--tests", "build"], cwd=folder, check=True,
-                                       capture_output=True, text=True, env=WITH_TOOLS).stdout)
-    return [suite_of(test) for test in listed if "kvferry:tidy" not in test["suite"]]
+    return [suite_of(test) for test in meson_suites.listed(folder / "build") if "kvferry:tidy" not in test["suite"]]
 
 
 def suite_of(test: dict[str, Any]) -> Suite:
@@ -92,11 +91,7 @@ def programs_of(suites: list[Suite], folder: Path) -> list[str]:
 
 
 def print_of(suite: Suite) -> str:
-    """Of all that it runs and reads."""
-    files = [Path(word) for word in suite.words if Path(word).is_file()]
-    for folder in filter(None, suite.env.get("LD_LIBRARY_PATH", "").split(":")):
-        files += sorted(Path(folder).glob("*.so"))
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+    return meson_suites.print_of(suite.words, suite.env)
 
 
 def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:

@@ -71,8 +71,8 @@ check_tidy() {
 
 # meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
 # sanitizer not the crowd, which is many times the same, nor what is about the order of memory; with that of threads not the
-# rest of what has none, nor the faults of ucx, which the other one sees; with --quick not those of hostile peers. Those that
-# mostly wait run four at a time.
+# rest of what has none, nor the faults of ucx, which the other one sees; with --quick not those of hostile peers, nor those
+# whose programs have passed already as they are. Those that mostly wait run four at a time.
 meson_tests() {
   local folder=$1 suites=() code=0
   [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd --no-suite litmus)
@@ -86,9 +86,16 @@ meson_tests() {
 
 # chosen_tests FOLDER LOG MESON-OPTION… Their limits end what hangs; others may have most of the machine meanwhile.
 chosen_tests() {
-  local folder=$1 log=$2
+  local folder=$1 log=$2 names=() code=0
   shift 2
-  .venv/bin/meson test -C "$folder" --no-rebuild --timeout-multiplier 2 --print-errorlogs --logbase "$log" "$@"
+  rm -f "$folder/meson-logs/$log".*
+  if [ $mode = quick ]; then
+    mapfile -t names < <(.venv/bin/python tools/dev/meson_suites.py changed "$folder" "$@")
+    [ ${#names[@]} -gt 0 ] || { echo "<testsuites/>" >"$folder/meson-logs/$log.junit.xml" && return; }
+  fi
+  .venv/bin/meson test -C "$folder" --no-rebuild --timeout-multiplier 2 --print-errorlogs --logbase "$log" "$@" "${names[@]}" || code=$?
+  .venv/bin/python tools/dev/meson_suites.py passed "$folder" "$log" || return
+  return $code
 }
 
 # Where meson_tests FOLDER reports.
