@@ -40,7 +40,7 @@ TRIES, TRIES_STEADY = 3, 2
 MANY = 6
 """Suites that fail are enough for none of them to be the one that a bug needs."""
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
-LIMIT_S, LIMIT_TIMES = 30.0, 10.0
+LIMIT_S, LIMIT_TIMES = 15.0, 3.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
 FAILED = re.compile(r"^\[  FAILED  \] (?!\d+ test\(s\))(.+)$", re.M)
 ALL_FAILED = re.compile(r"^\[  FAILED  \] \d+ test\(s\), listed below", re.M)
