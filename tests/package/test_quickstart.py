@@ -42,6 +42,13 @@ def quickstart() -> str:
     return found[1]
 
 
+def carried(said: str) -> int:
+    """The tokens that were loaded, of the first line of `kvferry why`, which comes last."""
+    found = re.findall(r"^ok .* (\d[\d,]*) were loaded", said, re.MULTILINE)
+    assert found, said[-4000:]
+    return int(found[0].replace(",", ""))
+
+
 def test_the_quickstart_answers_over_kvferry(vllm_venv: Venv, wheel: Path, tmp_path: Path) -> None:
     """Then P is killed: README promises right tokens."""
     said, replies = tmp_path / "said", tmp_path / "replies"
@@ -59,6 +66,7 @@ def test_the_quickstart_answers_over_kvferry(vllm_venv: Venv, wheel: Path, tmp_p
     answer = re.search(r'^\{"id".*\}', everything, re.MULTILINE)
     assert answer is not None, everything[-4000:]
     assert json.loads(answer[0])["choices"][0]["text"]
+    assert carried(everything) > 0
     reply = {name: Reply(**fields) for name, fields in json.loads(replies.read_text()).items()}
     assert reply["before"].tokens == reply["killed"].tokens == reply["altered"].tokens != [], reply
     assert reply["failed"].reason == "bad_ticket", reply

@@ -1,9 +1,9 @@
 """Each planted bug against each C suite alone: which suites catch what, and which of them alone?
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
-hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. Programs that a bug leaves as
-they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until the lines that its patch
-changes are others; --anew makes also those again that were made with other C sources.
+hangs each time of two, or of three if it has threads, since these may fail on a loaded machine; once where many catch it.
+Programs that a bug leaves as they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until
+the lines that its patch changes are others; --anew makes also those again that were made with other C sources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import children
-from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, WITH_TOOLS, MutantError, build, copy_tree, patch, read_mutant
+import meson_suites
+from mutants import BUILD_NINJA, PATCHES, ROOT, TREE, MutantError, build, copy_tree, patch, read_mutant
 
 KEPT = ROOT / ".cache/mutants/matrix"
 SHORT = 12
@@ -36,8 +37,10 @@ SEEDS = 20000
 SIMULATOR = {"sim/seeds", "corpus/sim"}
 WAITING_AT_A_TIME = 4
 TRIES, TRIES_STEADY = 3, 2
+MANY = 6
+"""Suites that fail are enough for none of them to be the one that a bug needs."""
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
-LIMIT_S, LIMIT_TIMES = 30.0, 10.0
+LIMIT_S, LIMIT_TIMES = 15.0, 3.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
 FAILED = re.compile(r"^\[  FAILED  \] (?!\d+ test\(s\))(.+)$", re.M)
 ALL_FAILED = re.compile(r"^\[  FAILED  \] \d+ test\(s\), listed below", re.M)
@@ -72,9 +75,7 @@ class Outcome(NamedTuple):
 
 def suites_of(folder: Path) -> list[Suite]:
     build(folder, [BUILD_NINJA])
-    listed = json.loads(subprocess.run(["meson", "introspect", "--tests", "build"], cwd=folder, check=True,
-                                       capture_output=True, text=True, env=WITH_TOOLS).stdout)
-    return [suite_of(test) for test in listed if "kvferry:tidy" not in test["suite"]]
+    return [suite_of(test) for test in meson_suites.listed(folder / "build") if "kvferry:tidy" not in test["suite"]]
 
 
 def suite_of(test: dict[str, Any]) -> Suite:
@@ -92,11 +93,7 @@ def programs_of(suites: list[Suite], folder: Path) -> list[str]:
 
 
 def print_of(suite: Suite) -> str:
-    """Of all that it runs and reads."""
-    files = [Path(word) for word in suite.words if Path(word).is_file()]
-    for folder in filter(None, suite.env.get("LD_LIBRARY_PATH", "").split(":")):
-        files += sorted(Path(folder).glob("*.so"))
-    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
+    return meson_suites.print_of(suite.words, suite.env)
 
 
 def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
@@ -133,8 +130,8 @@ def run_all(suites: list[Suite], limit_s: Callable[[Suite], float]) -> dict[str,
 
 
 def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
-              tries: int = 0) -> tuple[dict[str, Outcome], list[str], list[str]]:
-    """The last outcome of each, and who fails: every time; only sometimes."""
+              tries: int = 0, many: int = MANY) -> tuple[dict[str, Outcome], list[str], list[str]]:
+    """The last outcome of each, and who fails: every time; only sometimes. `many` of them are believed at once."""
     outcomes: dict[str, Outcome] = {}
     first: set[str] = set()
     failing, tried = suites, 0
@@ -142,6 +139,8 @@ def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
         outcomes |= run_all(chosen, limit_s)
         failing, tried = [suite for suite in failing if outcomes[suite.name].failed], tried + 1
         first = first or {suite.name for suite in failing}
+        if len(failing) >= many:
+            break
     names = sorted(suite.name for suite in failing)
     return outcomes, names, sorted(first.difference(names))
 
@@ -217,7 +216,7 @@ def baseline(suites: list[Suite], tree: str) -> dict[str, Any]:
     start = time.monotonic()
     build(TREE, programs_of(suites, TREE))
     prints = {suite.name: print_of(suite) for suite in suites}
-    outcomes, failing, unsteady = run_again(suites, lambda suite: suite.most_s, TRIES)
+    outcomes, failing, unsteady = run_again(suites, lambda suite: suite.most_s, TRIES, len(suites) + 1)
     for name in failing:
         print(f"{name} without a bug, status {outcomes[name].code}:\n{outcomes[name].said[-2000:]}")
     if failing:

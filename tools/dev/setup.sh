@@ -1,21 +1,22 @@
 # shellcheck shell=bash
 # Sourced. Set-up in layers, so that the C tests need no engine, and who serves needs no planted bugs:
-#   packages -> venv -> C build         setup_c
-#                    -> dist            setup_dist
-#                    -> engine, models  setup_all
-#                    -> wheel           setup_package, setup_all
-#                       -> mutants      setup_planted
+#   build packages -> build tools -> dist      setup_dist
+#   packages -> venv -> C build                setup_c
+#                    -> engine, models         setup_all
+#                    -> wheel                  setup_package, setup_all
+#                       -> mutants             setup_planted
 # Needs common.sh.
 
-PACKAGES=(gcc libc6-dev pkg-config libcmocka-dev uthash-dev libssl-dev libxxhash-dev libucx-dev
-  iproute2 nftables
+BUILD_PACKAGES=(gcc libc6-dev pkg-config uthash-dev libssl-dev libxxhash-dev)
+PACKAGES=("${BUILD_PACKAGES[@]}" libcmocka-dev libucx-dev iproute2 nftables
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 PIP_LOG=$CACHE/logs/pip.log
 REQUIREMENTS=tools/dev
 
+# missing_packages PACKAGE…
 missing_packages() {
   local package
-  for package in "${PACKAGES[@]}"; do
+  for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s\n' "$package"
   done
   python_can_build || printf '%s\n' python3 python3-dev python3-venv
@@ -37,15 +38,16 @@ apt_install() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null
 }
 
+# setup_packages PACKAGE…
 setup_packages() {
   local missing
-  command -v dpkg-query >/dev/null || die "this script knows Debian and Ubuntu only; install by hand: ${PACKAGES[*]}"
-  mapfile -t missing < <(missing_packages)
+  command -v dpkg-query >/dev/null || die "this script knows Debian and Ubuntu only; install by hand: $*"
+  mapfile -t missing < <(missing_packages "$@")
   [ ${#missing[@]} -eq 0 ] && return
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "as root: apt-get install ${missing[*]}"
   say "[setup] missing packages: ${missing[*]}"
   timed "installing packages (about a minute)" apt_install "${missing[@]}" || true
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "$@")
   [ ${#missing[@]} -eq 0 ] || die "this release of $(. /etc/os-release && echo "$PRETTY_NAME") has no ${missing[*]}.
 Debian 12 and Ubuntu 24.04 or later have them; on an older one add the LLVM project's packages for the clang tools."
 }
@@ -64,12 +66,21 @@ python_version_check() {
 
 make_venv() {
   python_version_check && { [ -x .venv/bin/python ] || python3 -m venv .venv; } &&
-    pip_install -r $REQUIREMENTS/requirements-base.txt
+    pip_install -r $REQUIREMENTS/requirements-build.txt
+}
+
+install_test_tools() {
+  pip_install -r $REQUIREMENTS/requirements-base.txt
+}
+
+setup_build_venv() {
+  [ -x .venv/bin/python ] || rm -f $STAMPS/build-venv $STAMPS/venv $STAMPS/engine $STAMPS/wheel $STAMPS/audit
+  once build-venv "$(hash_of $REQUIREMENTS/requirements-build.txt)" "making .venv with meson and ninja (10 s)" make_venv
 }
 
 setup_venv() {
-  [ -x .venv/bin/python ] || rm -f $STAMPS/venv $STAMPS/engine $STAMPS/wheel $STAMPS/audit
-  once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "making .venv with the build tools (15 s)" make_venv
+  setup_build_venv
+  once venv "$(hash_of $REQUIREMENTS/requirements-base.txt)" "installing the test tools into .venv (10 s)" install_test_tools
 }
 
 install_engine() {
@@ -143,6 +154,11 @@ setup_dynamo() {
   locked setup_beside_venv dynamo "NVIDIA Dynamo beside .venv (0.3 GB, 15 s)"
 }
 
+# What makes bare root folders of Debian's releases.
+setup_roots() {
+  command -v mmdebstrap >/dev/null || timed "installing mmdebstrap (10 s)" apt_install mmdebstrap
+}
+
 install_audit() {
   pip_install -r $REQUIREMENTS/requirements-wheel.txt
 }
@@ -160,6 +176,8 @@ build_dist() {
 }
 
 setup_dist() {
+  PATH=$PWD/.venv/bin:$PATH
+  locked eval 'setup_packages "${BUILD_PACKAGES[@]}"; setup_build_venv'
   [ -d dist ] || rm -f $STAMPS/dist
   locked once audit "$(hash_of $REQUIREMENTS/requirements-wheel.txt)" "installing auditwheel and abi3audit into .venv (10 s)" \
     install_audit
@@ -350,18 +368,18 @@ locked() {
 
 setup_c() {
   PATH=$PWD/.venv/bin:$PATH
-  locked eval 'setup_packages; setup_venv'
+  locked eval 'setup_packages "${PACKAGES[@]}"; setup_venv'
 }
 
 # The Python package alone.
 setup_package() {
   PATH=$PWD/.venv/bin:$PATH
-  locked eval 'setup_packages; setup_venv; setup_wheel'
+  locked eval 'setup_packages "${PACKAGES[@]}"; setup_venv; setup_wheel'
 }
 
 setup_all() {
   PATH=$PWD/.venv/bin:$PATH
-  locked eval 'setup_packages; setup_venv; setup_engine; setup_models; setup_wheel; setup_promtool'
+  locked eval 'setup_packages "${PACKAGES[@]}"; setup_venv; setup_engine; setup_models; setup_wheel; setup_promtool'
 }
 
 setup_planted() {

@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary --ignore tests/e2e/stacks)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:45 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 stacks:45 upstream:5 chaos:8 package:4)
+PARTS=(asan:5 mutants:2 tidy:4 tsan:15 fuzz:3 sim:4 older:2 gpu:35 coverage:1 engines:45 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:30 stacks:45 upstream:5 chaos:8 package:16)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list | --deep mutants --matrix]"
 mode=all
@@ -71,8 +71,8 @@ check_tidy() {
 
 # meson_tests FOLDER MESON-OPTION…: all tests, and the rules of the code (suite tidy) where nothing is instrumented; with a
 # sanitizer not the crowd, which is many times the same, nor what is about the order of memory; with that of threads not the
-# rest of what has none, nor the faults of ucx, which the other one sees; with --quick not those of hostile peers. Those that
-# mostly wait run four at a time.
+# rest of what has none, nor the faults of ucx, which the other one sees; with --quick not those of hostile peers, nor those
+# whose programs have passed already as they are. Those that mostly wait run four at a time.
 meson_tests() {
   local folder=$1 suites=() code=0
   [ "$folder" = build ] || suites+=(--no-suite tidy --no-suite crowd --no-suite litmus)
@@ -86,9 +86,16 @@ meson_tests() {
 
 # chosen_tests FOLDER LOG MESON-OPTION… Their limits end what hangs; others may have most of the machine meanwhile.
 chosen_tests() {
-  local folder=$1 log=$2
+  local folder=$1 log=$2 names=() code=0
   shift 2
-  .venv/bin/meson test -C "$folder" --no-rebuild --timeout-multiplier 2 --print-errorlogs --logbase "$log" "$@"
+  rm -f "$folder/meson-logs/$log".*
+  if [ $mode = quick ]; then
+    mapfile -t names < <(.venv/bin/python tools/dev/meson_suites.py changed "$folder" "$@")
+    [ ${#names[@]} -gt 0 ] || { echo "<testsuites/>" >"$folder/meson-logs/$log.junit.xml" && return; }
+  fi
+  .venv/bin/meson test -C "$folder" --no-rebuild --timeout-multiplier 2 --print-errorlogs --logbase "$log" "$@" "${names[@]}" || code=$?
+  .venv/bin/python tools/dev/meson_suites.py passed "$folder" "$log" || return
+  return $code
 }
 
 # Where meson_tests FOLDER reports.
@@ -259,6 +266,7 @@ part_package() {
   setup_dist
   setup_kubernetes
   setup_ray
+  setup_roots
   build_c build
   pytest_step "the installed library, the wheel, README's quickstart" whole-package tests/package
 }
