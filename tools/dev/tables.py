@@ -33,7 +33,7 @@ def tables() -> dict[str, list[str]]:
     """The rows of each document's table, which is its first whose rows begin with a name."""
     return {
         "options.md": [
-            f"| `{name}` | {unit or '–'} | {initial or '(none)'} | {allowed} | {meaning} |"
+            f"| `{name}` | {f'{initial} {unit}'.strip() or '(none)'} | {allowed} | {meaning} |"
             for name, unit, initial, allowed, meaning in _kvferry.options()],
         "reasons.md": [
             f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
@@ -67,16 +67,21 @@ def with_part(text: str, part: str) -> str:
 
 
 def metric_groups() -> str:
-    def row(name: str, kind: str, metric: metric_table.Metric) -> str:
-        return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |\n"
-    head = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
-    return "\n".join(f"## {title}\n\n{head}{''.join(row(*one) for one in group)}" for title, group in metric_table.groups().items())
+    def row(name: str, _: str, metric: metric_table.Metric) -> str:
+        return f"| `{name}` | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |\n"
+    head = "| metric | labels | meaning |\n|---|---|---|\n"
+    histograms = ", ".join(f"`{name}`" for name, kind, _ in metric_table.names() if kind == "histogram")
+    kinds = filled(f"Names that end in `_total` are counters. These are histograms: {histograms}. All others are gauges.")
+    groups = (f"## {title}\n\n{head}{''.join(row(*one) for one in group)}" for title, group in metric_table.groups().items())
+    return "\n".join([kinds, *groups])
 
 
 def connector_causes() -> str:
-    head = "| cause | no ticket | not loaded | meaning |\n|---|---|---|---|\n"
-    return head + "".join(f"| `{name}` | {yes(name in why.TICKETS.causes)} | {yes(name in why.USE.causes)} | {cause.meaning} |\n"
-                          for name, cause in why.causes_of_connector().items())
+    def where(name: str) -> str:
+        sides = [step.side for step in (why.TICKETS, why.USE) if name in step.causes]
+        return "both" if len(sides) > 1 else sides[0]
+    head = "| cause | on | meaning |\n|---|---|---|\n"
+    return head + "".join(f"| `{name}` | {where(name)} | {cause.meaning} |\n" for name, cause in why.causes_of_connector().items())
 
 
 def filled(text: str, indent: str = "") -> str:
