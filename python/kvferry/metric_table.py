@@ -95,9 +95,8 @@ PER_LINK = ("peer", "node", "link", "path")
 """The last is the old name of the one before, with the same values, for one release."""
 
 PEER_GAUGES = (
-    Metric("peer_breaker", "Circuit breakers: 0 closed, 1 half open (being probed), 2 open. `path`: old name of `link`, until the next release.",
-           ("breaker",), PER_LINK),
-    Metric("peer_up", "1 while the link is connected. `path`: old name of `link`, until the next release.", ("up",), PER_LINK),
+    Metric("peer_breaker", "Circuit breakers: 0 closed, 1 half open (being probed), 2 open.", ("breaker",), PER_LINK),
+    Metric("peer_up", "1 while the link is connected.", ("up",), PER_LINK),
     Metric("peer_reads_in_flight", "Reads from this peer that have not ended.", ("reads_in_flight",), ("peer", "node")),
     Metric("peer_last_failure_timestamp_seconds", "When a load or connection of this peer last failed, and why.",
            ("last_failure",), ("peer", "reason")),

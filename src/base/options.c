@@ -334,8 +334,8 @@ static const kvf_option table[] = {
          "CUDA's driver, one per process. Empty: the system's libcuda.so.1."),
     NUMBER(spin_us, "us", 50, 0, 1000000, "How long data and copy threads poll for more work before they sleep."),
     TEXT(thread_cpus, is_cpus, "auto", "auto, inherit, or a list like 0-3,8",
-         "Where the library's threads run. auto: copy threads near the registered memory, others on all CPUs. inherit: "
-         "on the CPUs of the thread that opens the node."),
+         "Where the library's threads run. auto: on all CPUs, copy threads near the registered memory. inherit: on the "
+         "CPUs of the thread that opens the node."),
     CHOICE(policy, policy_names, "recompute", "fail, recompute or auto",
            "What to do with a request whose load has failed."),
     NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "Most tokens to recompute with policy auto."),

@@ -14,11 +14,8 @@ from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROMETHEUS = DOCS.parent / "deploy/prometheus"
 README = DOCS.parent / "README.md"
+FLAGS = "here", "elsewhere", "recompute", "breaker"
 OF_A_RELEASE = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\n", re.M)
-
-
-def yes(flag: bool) -> str:
-    return "yes" if flag else "–"
 
 
 def how_known(name: str, topology: Topology) -> str:
@@ -36,8 +33,8 @@ def tables() -> dict[str, list[str]]:
             f"| `{name}` | {f'{initial} {unit}'.strip() or '(none)'} | {allowed} | {meaning} |"
             for name, unit, initial, allowed, meaning in _kvferry.options()],
         "reasons.md": [
-            f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
-            for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
+            f"| `{name}` | {lost} | {', '.join(flag for flag, holds in zip(FLAGS, flags) if holds) or '–'} | {meaning} |"
+            for name, lost, *flags, meaning in _kvferry.reasons()],
         "../README.md": [
             f"| `{name}` | {carried.what} | {' | '.join(how_known(name, topology) for topology in TOPOLOGIES)} |"
             for name, carried in CARRIED.items()] + [
