@@ -114,11 +114,10 @@ static kvf_status open_at(kvf_node *node, int *fd, char *message)
   }
   status = find_named(&node->config, &address, &named, message);
   if (status == KVF_OK && last > 0 && node->config.advertise[0] != '\0' && named.port != 0) {
-    return kvf_fail(
-        KVF_INVALID, message,
-        "advertise = %.60s names a port, and listen = %.60s takes any of several: name none, tickets then have "
-        "the one that was taken",
-        node->config.advertise, node->config.listen);
+    return kvf_fail(KVF_INVALID, message,
+                    "advertise = %.60s names a port, and listen = %.60s is a range: leave the port out, tickets then "
+                    "name the one that was taken",
+                    node->config.advertise, node->config.listen);
   }
   if (status == KVF_OK) {
     status = listen_on(node, address, last, fd, &bound, message);

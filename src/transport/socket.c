@@ -204,7 +204,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_time
   kvf_own_fd_close(fd);
   const char *hint = "";
   if (error == EADDRINUSE) {
-    hint = " (another process listens there; choose another port, or 0 for any free one)";
+    hint = " (choose another port, or 0 for any free one)";
   } else if (error == EADDRNOTAVAIL) {
     hint = " (no interface of this machine has that address)";
   }

@@ -323,9 +323,9 @@ def judge(version: str, found: list[tuple[Entry, str]], allows_untested: bool) -
     """The features that are off. ContractError: the engine must not start."""
     guards = [one for one in found if one[0].is_guard]
     if guards:
-        raise ContractError(f"kvferry does not start: on vLLM {version} it could hand over wrong KV, since "
-                            f"{_lines(guards)}. It is tested with vLLM {versions.names()}")
+        raise ContractError(f"kvferry does not start: it could hand over wrong KV on vLLM {version}: {_lines(guards)}. "
+                            f"Tested: {versions.names()}")
     if found and not versions.is_tested(version) and not allows_untested:
-        raise ContractError(f"kvferry is not tested with vLLM {version}, where {_lines(found)}: take vLLM "
-                            f'{versions.names()}, or give the option "untested_vllm": "allow" to do without')
+        raise ContractError(f"kvferry is not tested with vLLM {version}: {_lines(found)}. Take a tested one ({versions.names()}), "
+                            'or set "untested_vllm": "allow" to do without')
     return found
