@@ -19,7 +19,7 @@ KVF_C_BEGIN
  * - KVFERRY_LISTEN, in the form of the option; KVFERRY_ADVERTISE is then the option advertise.
  * - 127.0.0.1, if there is no key.
  * - VLLM_NIXL_SIDE_CHANNEL_HOST, if it is not a wildcard; stacks set it for each replica. The port is the first free
- * one from VLLM_NIXL_SIDE_CHANNEL_PORT + index on, or else any.
+ *   one from VLLM_NIXL_SIDE_CHANNEL_PORT + index on, or else any.
  * - The machine's address on its default route: of IPv4, or without one of IPv6. If there are both, and `advertise` is
  *   empty, config->listen_other becomes the IPv6 address.
  * - 127.0.0.1.

@@ -20,10 +20,10 @@ typedef void (*kvf_log_fn)(void *context, kvf_log_level level, const char *line)
 
 /* ---- log lines that a thread of the program takes ---- */
 
-/* For a program whose log has its own lock, for example an interpreter: no thread of the library calls the program.
- * One queue may serve all nodes of a process (kvf_config.log_queue). It has room for 1024 lines. More lines are
- * dropped, and one line says how many. If the program takes no line for KVF_LOG_QUEUE_UNTAKEN_MS, waiting lines go to
- * standard error, with their time (UTC) and the process id. */
+/* For a program whose log has its own lock, for example an interpreter: no thread of the library calls the program. One
+ * queue may serve all nodes of a process (kvf_config.log_queue). It has room for 1024 lines. More lines are dropped,
+ * and one line says how many. If the program takes no line for KVF_LOG_QUEUE_UNTAKEN_MS, waiting lines go to standard
+ * error, with their time (UTC) and the process id. */
 typedef struct kvf_log_queue kvf_log_queue;
 
 #define KVF_LOG_LINE_BYTES_MAX 512    /* with its terminating zero */
@@ -166,8 +166,8 @@ typedef struct kvf_config {
 /* Fills `config`, which is `struct_bytes` bytes long, with the defaults of the option table. */
 KVF_API void kvf_config_init_bytes(kvf_config *config, size_t struct_bytes);
 
-/* Fills a config of this header's length. So a compiled program also runs with a later library, whose config is
- * longer. */
+/* Fills a config of this header's length. So a compiled program also runs with a later library, whose config is longer.
+ */
 static inline void kvf_config_init(kvf_config *config)
 {
   kvf_config_init_bytes(config, sizeof(*config));

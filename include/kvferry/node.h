@@ -101,8 +101,8 @@ KVF_API KVF_MUST_USE kvf_status kvf_node_unregister(kvf_node *node);
  * are opaque bytes for kvf_node_set_ranks() of the engine's control node. KVF_ADDRESS_BYTES_MAX bytes of room are
  * enough. A rank that only loads needs neither this function nor kvf_node_set_ranks().
  *
- * Register the memory first. A record made before contains no layers. Then loads from an engine that splits layers
- * or tokens over ranks end with KVF_INCOMPATIBLE.
+ * Register the memory first. A record made before contains no layers. Then loads from an engine that splits layers or
+ * tokens over ranks end with KVF_INCOMPATIBLE.
  * KVF_LIMIT: `capacity` is too small. KVF_INVALID: the node does not listen. */
 KVF_API KVF_MUST_USE kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *out_bytes);
 

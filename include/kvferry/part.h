@@ -82,9 +82,9 @@ typedef struct kvf_share {
   uint32_t heads_total; /* 1: heads are not split */
 } kvf_share;
 
-/* Tokens dealt to ranks in turn (decode context parallelism), `tokens` at a time: token t belongs to rank
- * t / tokens % ranks. block_tokens of each group with tokens is then the number of tokens in one rank's block, a
- * multiple of `tokens`. ranks 0: tokens are not dealt. */
+/* Tokens dealt to ranks in turn (decode context parallelism), `tokens` at a time. Token t belongs to the rank with
+ * number (t / tokens) % ranks. block_tokens of each group with tokens is then the number of tokens in one rank's block,
+ * a multiple of `tokens`. ranks 0: tokens are not dealt. */
 typedef struct kvf_deal {
   uint32_t ranks;
   uint32_t rank;

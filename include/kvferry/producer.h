@@ -61,9 +61,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease 
  * now, or at the ordering point `after` (if not NULL). They must not change until the lease has ended.
  *
  * Consumers can read once the point is reached. With the option checksum, a thread of the library then makes the
- * checksums first. Before that, consumers wait. The lease may also end before; if the point is never
- * reached, it expires. `blocks` and `prompt` must be those of the ticket, else loads end with KVF_BAD_TICKET. `user`
- * comes back in KVF_EVENT_LEASE_ENDED. On failure the lease is not published, and no event comes.
+ * checksums first. Before that, consumers wait. The lease may also end before; if the point is never reached, it
+ * expires. `blocks` and `prompt` must be those of the ticket, else loads end with KVF_BAD_TICKET. `user` comes back in
+ * KVF_EVENT_LEASE_ENDED. On failure the lease is not published, and no event comes.
  *
  * - KVF_INVALID: no memory is registered; or the node does not listen (the log says so). Or a block id is outside its
  *   regions, or the kind of the registered memory does not know the point.

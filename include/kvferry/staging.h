@@ -45,9 +45,9 @@ KVF_API void kvf_staging_regions(const kvf_staging *staging, kvf_region *out);
  * - KVF_INVALID: `number` is not larger, a block is out of range, or the counts differ. Or `on` is not a stream of the
  *   pool's device, or the stream is being captured. No copy has begun.
  * - KVF_LIMIT: KVF_STAGING_COPIES_MAX copies are not complete yet. An engine that waits for its steps does not get
- * this. No copy has begun.
+ *   this. No copy has begun.
  * - KVF_TRANSFER_FAILED, KVF_NO_MEMORY: the device has refused a part of the copy, and is lost. The blocks are not
- * good. kvf_staging_copied() will never reach this copy or a later one. */
+ *   good. kvf_staging_copied() will never reach this copy or a later one. */
 KVF_API KVF_MUST_USE kvf_status kvf_staging_copy(kvf_staging *staging, uint64_t number, const kvf_blocks *from,
                                                  const kvf_blocks *to, const kvf_ordering_point *on);
 

@@ -62,9 +62,9 @@ KVF_API KVF_MUST_USE kvf_status kvf_prompt_hash(const uint32_t *token_ids, uint3
  * unchanged. */
 KVF_API KVF_MUST_USE kvf_status kvf_prompt_set_model(kvf_prompt *prompt, const void *model, size_t model_bytes);
 
-/* A lease: the producer's promise to keep a request's blocks. Plain data: copy it freely, send it to the engine's
- * ranks unchanged. `id` is unique in the life of the producer's control node. `token` is secret: outside the
- * engine only the lease's ticket contains it. */
+/* A lease: the producer's promise to keep a request's blocks. Plain data: copy it freely, send it to the engine's ranks
+ * unchanged. `id` is unique in the life of the producer's control node. `token` is secret: outside the engine only the
+ * lease's ticket contains it. */
 typedef struct kvf_lease {
   uint64_t id;
   uint32_t slot;
