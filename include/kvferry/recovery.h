@@ -1,8 +1,8 @@
 /* kvferry/recovery.h: engines that cannot rewind by themselves.
  *
  * vLLM can rewind a request after a failed load. Other engines park a request while its blocks are loaded, and cannot
- * go back. A recovery table gives such an engine's scheduler one instruction for each parked request: go on, go back to
- * the first token to compute, or end the request.
+ * go back. A recovery table gives such an engine's scheduler one instruction for each parked request. The instruction
+ * is: go on, go back to the first token to compute, or end the request.
  *
  *   kvf_recovery_admit ──► each rank: kvf_recovery_report, _released ──► READY | REWIND | TERMINATE, then RELEASE
  *                     └──► kvf_recovery_end ──────────────────────────────► (ABORT, then) RELEASE
@@ -51,8 +51,8 @@ KVF_API void kvf_recovery_close(kvf_recovery *recovery);
 
 /* ---- requests ---- */
 
-/* Reasons that forbid a rewind: bits. The engine sets the first five, when it admits the request. While the request is
- * parked, its bits must stay true. The table sets the others. */
+/* Reasons that forbid a rewind: bits. The engine sets the first five, when it admits the request: none of them can
+ * arise while the request is parked. The table sets the others. */
 typedef enum kvf_rewind_blocker {
   KVF_BLOCKER_GENERATED = 1,   /* tokens have been sampled from the request, and may have left the engine */
   KVF_BLOCKER_PUBLISHED = 2,   /* other requests can find its blocks: a rewind does not repair them */
@@ -105,7 +105,7 @@ KVF_API kvf_status kvf_recovery_end(kvf_recovery *recovery, uint64_t request_id)
 KVF_API kvf_status kvf_recovery_report(kvf_recovery *recovery, const kvf_report *report);
 
 /* For transports that name failed blocks, of any number of requests: `count` block ids of `group` on `rank`. Each
- * request that has one of them gets a report of that rank: the blocks before its first failed block are good, the
+ * request that has one of them gets a report of that rank. In it the blocks before the first failed one are good, the
  * others are not. Block ids without a request are ignored. Call this before kvf_recovery_released() for the rank: after
  * that, the blocks may belong to another request. KVF_INVALID: a rank, group or block id out of range, or `why` is not
  * a failure: nothing has changed. */
