@@ -994,7 +994,7 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
       loads->stats.source_switches++;
       kvf_context_log(loads->context, now_ns, load->report.status,
                       load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
-                      "%s%s at %s: %u of %u blocks were loaded, the others are asked of %s", prefix_of(load).text,
+                      "%s%s at %s: %u of %u blocks were loaded, the others come from %s", prefix_of(load).text,
                       kvf_status_name(load->report.status), from, load->report.prefix, load->report.blocks, to);
       return true;
     }

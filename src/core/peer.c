@@ -322,7 +322,7 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
   }
   if (peer == NULL) {
     return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX
-               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use: no more are possible", KVF_PEERS_MAX)
+               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX)
                : KVF_NO_MEMORY;
   }
   peer->users++;
@@ -792,7 +792,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   if (welcome->generation != 0 && welcome->generation <= peer->memory.given_up) { /* they only grow */
     kvf_welcome_free(welcome);
     free(welcome);
-    fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has given up");
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has unregistered");
     return;
   }
   if (welcome->generation != peer->memory.generation) {
@@ -849,7 +849,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
     notify(peers, peer, KVF_PEER_PONG);
   } else {
-    fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "an unexpected message");
   }
 }
 
@@ -879,8 +879,8 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
     return;
   }
   const kvf_log_level level = level_of(peers, KVF_HANDSHAKE_TIMEOUT) == KVF_LOG_WARN ? KVF_LOG_INFO : KVF_LOG_DEBUG;
-  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level,
-                  "peer %s: %s: it is dialed again", peer->stat.address, late);
+  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level, "peer %s: %s: connecting again",
+                  peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
   const bool had_turned = peer->dial.has_turned;
   disconnect(peers, peer);
@@ -979,7 +979,7 @@ void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id
   if (link != NULL) { /* else that has been heard already */
     kvf_peer *peer = link->peer;
     kvf_context_log(peers->context, now_ns, KVF_AGAIN, peer->stat.id, KVF_LOG_INFO,
-                    "peer %s: has registered other memory: it is asked again", peer->stat.address);
+                    "peer %s: has registered other memory: asking it again", peer->stat.address);
     peer->memory.given_up = peer->memory.generation;
     begin_anew(peers, now_ns, peer);
   }
@@ -1051,7 +1051,7 @@ void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t lin
 {
   kvf_peer_link *link = find(peers, link_id);
   if (link != NULL && link->state == KVF_LINK_OPENING) {
-    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
+    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "its description of its transport is malformed");
   }
 }
 

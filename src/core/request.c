@@ -143,7 +143,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX ||
       HASH_CNT(by_id, requests->attachments.by_id) >= KVF_REQUESTS_MAX) {
-    return kvf_because(KVF_NO_RESOURCE, "%u requests are open: no more are possible", (unsigned)KVF_REQUESTS_MAX);
+    return kvf_because(KVF_NO_RESOURCE, "%u requests are open, which is the limit", (unsigned)KVF_REQUESTS_MAX);
   }
   kvf_request *request = calloc(1, sizeof(*request));
   if (request == NULL) {

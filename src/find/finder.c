@@ -19,7 +19,7 @@ static void log_limit(const kvf_finder *finder, const kvf_session *session, uint
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
   kvf_context_log(finder->guest.context, now_ns, KVF_LIMIT, session->address.port, KVF_LOG_WARN,
-                  "%s asks for more than %u tickets a second: it is told that there are none", address,
+                  "%s asks for more than %u tickets a second: further finds end with not_found", address,
                   KVF_FINDS_PER_S);
 }
 

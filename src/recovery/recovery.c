@@ -613,7 +613,7 @@ static kvf_status take_report_of_rank(kvf_recovery *recovery, const kvf_report *
       !is_whole && (report->status == KVF_OK || report->prefix >= group_blocks_of(recovery, entry));
   kvf_status status =
       contradicts_itself
-          ? kvf_because(KVF_INVALID, "report: prefix = %u of blocks = %u with status = %s contradicts itself",
+          ? kvf_because(KVF_INVALID, "report: prefix = %u of blocks = %u contradicts status = %s",
                         (unsigned)report->prefix, (unsigned)report->blocks, kvf_status_name(report->status))
           : kvf_ranks_report(&entry->ranks, report);
   recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);

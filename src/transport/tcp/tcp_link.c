@@ -435,7 +435,7 @@ static bool on_ready(kvf_tcp_link *link, const uint8_t *body, size_t body_bytes)
   }
   if (!kvf_equal_secret(ready.proof, link->ready_proof, sizeof(ready.proof))) {
     return kvf_data_thread_link_fail(&link->common, KVF_HANDSHAKE_REFUSED,
-                                     "whoever listens there has not proved the session's key");
+                                     "the listener there has not proved the session's key");
   }
   link->awaits = KVF_TCP_AWAITS_CHUNK;
   OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));

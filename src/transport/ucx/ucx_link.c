@@ -460,7 +460,7 @@ static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, cons
     possible =
         possible && kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&remote[i]));
   }
-  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
+  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "its description has an impossible address");
 }
 
 static bool has_devices(const kvf_ucx *ucx, const kvf_paging *theirs)
