@@ -135,7 +135,7 @@ class Failures:
             self._descriptor = _lock(unnamed)  # before it has a name, or a sweep could take it for a dead one's
             self._folder = unnamed.rename(base / unnamed.name[1:])
         except OSError as error:
-            logger.warning("kvferry: clients of failed requests will not hear why: %s", error)
+            logger.warning("kvferry: clients of failed requests will not get the reason: %s", error)
 
     @property
     def folder(self) -> Path | None:
@@ -155,7 +155,7 @@ class Failures:
             for name in map(_file_name, dict.fromkeys(self.names_of(key))):
                 self._write(self._folder, name, text)
         except OSError as error:
-            limited.warning("kvferry: request %s: its client will not hear why it fails: %s", key, error)
+            limited.warning("kvferry: request %s: its client will not get the reason of the failure: %s", key, error)
 
     def _write(self, folder: Path, name: str, text: bytes) -> None:
         unnamed = folder / "unnamed"

@@ -54,7 +54,7 @@ def _believed(files: Sequence[Path]) -> dict[Path, Entries]:
         try:
             found[folder] = digest_file.load(folder)
         except DigestFileError as error:
-            logger.warning("kvferry: the weights are read before they have an identity, whatever %s says: %s",
+            logger.warning("kvferry: the weights are read before they have an identity, despite the option %s: %s",
                            WEIGHTS_DIGEST, error)
     return found
 
@@ -223,7 +223,7 @@ class Weights:
         except Exception as error:  # whatever it is, nobody will know better
             self._disprove(generation, error)
             return
-        logger.info("kvferry: %s is right: %.1f GB of weights are read, in %.1f s", digest_file.NAME, _gigabytes(files),
+        logger.info("kvferry: %s is correct: %.1f GB of weights were read in %.1f s", digest_file.NAME, _gigabytes(files),
                     time.monotonic() - start)
 
     def _disprove(self, generation: int, error: Exception) -> None:
@@ -233,7 +233,7 @@ class Weights:
             self._content = self._version = None
             self._is_disproved = True
             tell = self._tell_disproved
-        logger.error("kvferry: this engine's weights are not known to be those that %s names: %s. %s", digest_file.NAME,
+        logger.error("kvferry: this engine's weights may differ from those in %s: %s. %s", digest_file.NAME,
                      error, REMEDY)
         tell()
 

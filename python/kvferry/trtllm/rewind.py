@@ -97,7 +97,7 @@ class Rewinder:
                     self._table.end(event.request_id)
                     again = True
                 elif event.kind == _kvferry.RECOVERY_TERMINATE:
-                    limited.error("kvferry: request %d waits for blocks of which nobody knows what becomes: %s", event.user,
+                    limited.error("kvferry: request %d waits for blocks whose state is unknown: %s", event.user,
                                   _kvferry.status_name(event.status))
                 elif event.kind == _kvferry.RECOVERY_RELEASE:
                     self._release(event.request_id, saved)

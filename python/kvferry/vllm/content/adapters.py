@@ -152,7 +152,7 @@ def _digest_if_known(lora: LoRAModel, config: LoRAConfig, name: str) -> bytes | 
     try:
         return digest_of(lora, config)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        limited.error("kvferry: LoRA adapter %s is of a kind that is not known: nothing is handed over for it: %s",
+        limited.error("kvferry: LoRA adapter %s is of an unknown kind: its requests get no tickets and no loads: %s",
                       name, error)
     return None
 
