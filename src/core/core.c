@@ -539,8 +539,8 @@ size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out,
 
 /* ---- time and events ---- */
 
-/* Without a key a node listens on loopback, and cannot see that a consumer elsewhere looks for it: a lease runs out,
- * and nobody has ever come. Once an engine. */
+/* Without a key a node listens on loopback, and does not notice a consumer on another host. The sign is a lease that
+ * expires while no consumer has ever connected. Logged once for each engine. */
 static void say_if_alone(kvf_core *core, uint64_t now_ns)
 {
   if (core->said_alone || core->leases.counters.ended[KVF_LEASE_END_EXPIRED] == 0 || core->sessions.had_consumer ||

@@ -375,8 +375,8 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   rearm(peers, peer, now_ns);
 }
 
-/* Whether there may be a try for somebody who waits; it is the probe if one is due. Links have no other probe, since a
- * load has other links to go on with; a peer is also probed by its timer, until it has been unused for long. */
+/* Whether there may be a try for a load or request that waits; it is the probe if one is due. Links have no other
+ * probe, because a load can use other links. A peer is also probed by its timer, until it has been unused for long. */
 static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
 {
   if (kvf_breaker_wants_probe(breaker, now_ns)) {
@@ -502,7 +502,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   answer(peers, peer, KVF_PEER_LINK, 0, cause);
 }
 
-/* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
+/* Does the peer's next step: dials, opens a link, or answers. */
 static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->used_ns = now_ns;
@@ -693,7 +693,7 @@ static bool is_nobody(const kvf_incarnation *incarnation)
   return memcmp(incarnation, &nobody, sizeof(nobody)) == 0;
 }
 
-/* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
+/* The answering process has proved our key. Those that waited for its name go on with the peer of that name. */
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
   assert(is_nobody(&peer->key.incarnation));
@@ -1007,7 +1007,7 @@ void kvf_peers_close_links(kvf_peers *peers)
       drop_link(peers, &peer->links[i]);
     }
     forgive_links(peer);
-    answer(peers, peer, KVF_PEER_LINK, 0, KVF_TRANSFER_SETUP); /* whoever has wanted one has gone */
+    answer(peers, peer, KVF_PEER_LINK, 0, KVF_TRANSFER_SETUP); /* the users that wanted one have gone */
   }
 }
 
@@ -1232,7 +1232,7 @@ static void release_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *o
   }
 }
 
-/* All zeros: whoever answers. */
+/* All zeros: any process that answers. */
 static void hold_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *one, const kvf_incarnation *incarnation)
 {
   release_static(peers, now_ns, one);

@@ -89,7 +89,7 @@ static uint32_t next_kind(const kvf_request *request)
   return request->own.stuck && !is_good && !request->stuck_given ? KVF_EVENT_REQUEST_STUCK : NOTHING;
 }
 
-/* To be called after whatever may give a request something to say, or end it: the request may be gone. */
+/* To be called after each step that may give a request a message, or end it: the request may be gone. */
 static void review(kvf_requests *requests, kvf_request *request)
 {
   bool all_said = !request->verdict_pending && (!request->begun || request->released_given);

@@ -79,7 +79,7 @@ static void log_end(kvf_sessions *sessions, const kvf_address *from, uint64_t no
                     kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
-  uint32_t host; /* not the port, since whoever connects anew gets another one */
+  uint32_t host; /* not the port, since each new connection has another one */
   memcpy(&host, &from->ip[12], sizeof(host));
   kvf_address_format(from, address);
   kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
