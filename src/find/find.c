@@ -101,7 +101,7 @@ static void want(kvf_finds *finds, uint64_t now_ns, kvf_find_ask *ask)
   kvf_peers_want_open(finds->guest->peers, now_ns, ask->peer);
 }
 
-/* Asks under another name of the peer at this address; all zeros: whoever answers there. */
+/* Asks under another name of the peer at this address; all zeros: any process that answers there. */
 static void rename_peer(kvf_finds *finds, uint64_t now_ns, kvf_find_ask *ask, const kvf_incarnation *name)
 {
   kvf_peer *peer;

@@ -39,7 +39,7 @@ static const kvf_offer *offer_for(kvf_finder *finder, uint64_t now_ns, kvf_sessi
   return kvf_offers_take(&finder->offers, now_ns, &asker);
 }
 
-/* Whatever the reason that there is none, the answer is the same bytes. */
+/* If there is none, the answer has the same bytes for any reason. */
 static kvf_status on_question(kvf_guest *guest, uint64_t now_ns, kvf_session *session, const uint8_t *body,
                               size_t body_bytes)
 {

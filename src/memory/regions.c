@@ -1,4 +1,4 @@
-/* Of several regions, whatever their kinds. */
+/* Operations on several regions, of any kinds. */
 #include <string.h>
 
 #include "base/status.h"

@@ -1,4 +1,4 @@
-/* Memory of NVIDIA GPUs. Whatever is copied is waited for, so that for whoever calls it is as with the host's. */
+/* Memory of NVIDIA GPUs. Each call waits for its copies, so for the caller it behaves as host memory. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -13,8 +13,8 @@
 
 #include "memory/own_fds.h"
 
-/* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
- * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
+/* Buffers for received bytes: as long as the peer is a stranger, and later. Besides payload a connection sends a
+ * challenge, or a trailer and the next chunk's header. If reads are refused, it sends several headers. */
 #define STRANGER_IN_BYTES 128
 #define TRUSTED_IN_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX)
 #define OUT_BYTES 512
@@ -26,9 +26,9 @@ static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES
 #define CHUNK_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHUNK_BYTES_MAX)
 #define TRAILER_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_TRAILER_BYTES_MAX)
 
-/* Bytes of a system call, for a chunk's first and for later ones. The kernel passes most of a call's bytes on when it
- * ends: of larger calls the consumer could receive nothing while we send, and the bytes would leave the cache in
- * between. */
+/* Bytes of a system call, for a chunk's first and for later ones. The kernel passes most of a call's bytes on when the
+ * call ends. With larger calls the consumer could receive no bytes while we send, and the bytes would leave the cache
+ * meanwhile. */
 #define CALL_BYTES_FIRST (128u << 10)
 #define CALL_BYTES_MAX (512u << 10)
 

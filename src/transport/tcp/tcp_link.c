@@ -483,8 +483,8 @@ static bool take_frame(kvf_tcp *tcp, kvf_tcp_link *link, bool *took)
   return on_frame(tcp, link, header.type, body, header.body_bytes);
 }
 
-/* Receives until nothing more is there, or the others should have their turn; what is in the buffer by then is looked
- * at in any case, since epoll knows nothing of it. False: the link has failed. */
+/* Receives until no byte is left, or until it is the turn of other links. The bytes in the buffer are processed in any
+ * case, because epoll does not know of them. False: the link has failed. */
 static bool receive(kvf_tcp *tcp, kvf_tcp_link *link)
 {
   uint64_t budget_bytes = KVF_TCP_TURN_BYTES;
