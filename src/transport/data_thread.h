@@ -2,8 +2,8 @@
  * For the requests of other threads see commands.h.
  *
  * The holder of `lock` is the data thread. This is the thread that was started for it, or a caller that drives its own
- * small reads, so that no thread must be woken to send or to receive them. The started thread releases the lock while
- * it waits. While callers poll repeatedly, it waits for commands only, so that an answer wakes no thread.
+ * small reads. Then no thread must be woken to send or to receive them. The started thread releases the lock while it
+ * waits. While callers poll repeatedly, it waits for commands only, so that an answer wakes no thread.
  */
 #ifndef KVF_TRANSPORT_DATA_THREAD_H
 #define KVF_TRANSPORT_DATA_THREAD_H

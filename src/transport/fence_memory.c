@@ -67,8 +67,8 @@ static bool is_table(const kvf_fence_head *head, uint32_t slots, const kvf_incar
          memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) == 0;
 }
 
-/* By its name, which only memory has: a device or a FIFO must not be opened, and a file system that may hang must not
- * be asked. */
+/* By its name, which only memory has: a device or a FIFO must not be opened. A file system that may hang must not be
+ * asked. */
 static bool is_table_file(const char *link)
 {
   static const char expected[] = "/memfd:" FILE_NAME " ";

@@ -15,10 +15,10 @@ typedef struct kvf_sources {
 } kvf_sources;
 
 /* Takes a text of tickets. If one was altered or forged, the text is refused. A ticket that cannot be read is left out
- * if another one can be read: while a fleet changes its release or key, engines of both run side by side. On success
- * give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than KVF_SOURCES_MAX
- * tickets, or an empty one. KVF_INCOMPATIBLE, KVF_OTHER_KEY: none can be read; this is the first one's reason.
- * KVF_NO_MEMORY. */
+ * if another one can be read. For while a fleet changes its release or key, engines of both run side by side. On
+ * success give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than
+ * KVF_SOURCES_MAX tickets, or an empty one. KVF_INCOMPATIBLE, KVF_OTHER_KEY: none can be read; this is the first one's
+ * reason. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                                            kvf_sources *out);
 
