@@ -64,7 +64,7 @@ def request_state() -> Any:
 
 
 def keeps_blocks_of_transfers() -> bool:
-    """Of requests that load or save, whatever becomes of them: older managers give them back when a request is cancelled, and
+    """Of requests that load or save, to any end: older managers give them back when a request is cancelled, and
     keep those that the prefix cache knows the prompt by in place of the request's own when it has finished."""
     return hasattr(manager_class(), "has_pending_transfers")
 

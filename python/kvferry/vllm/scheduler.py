@@ -283,7 +283,7 @@ class Scheduler(Control):
         self._counters.add("internal_errors", hook)
 
     def stop(self, why: str) -> None:
-        """Whatever a rank raises goes through: then nobody knows that its leases have ended."""
+        """A rank's exception goes through: then it is unknown whether its leases have ended."""
         if self.stopped:
             if self._stop_failed:
                 raise NotStoppedError("kvferry: not all ranks have ended their leases")

@@ -201,7 +201,7 @@ def receive(scheduler: Scheduler, keys: Iterable[str]) -> None:
 
 
 def loaded_and_waiting(scheduler: Scheduler) -> list[Request]:
-    """Requests whose load, by whichever connector, is over, and which have had no place in a step: they have blocks."""
+    """Requests whose load, by any connector, is over, and which have had no place in a step: they have blocks."""
     from vllm.v1.request import RequestStatus
     received = scheduler.finished_recving_kv_req_ids
     return [request for request in scheduler.requests.values() if request.num_computed_tokens > 0 and not request.resumable
