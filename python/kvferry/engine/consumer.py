@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from kvferry._kvferry import Event, Verdict
 
 WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN, PREEMPTED = "weights_changed", "discarded", "not_taken", "preempted"
-"""Why a ticket is not used, beside NotCarried: the engine has reset its cache, or paused, while its load was under way; the
-engine did not take the offer: another connector loads, or its logprobs are asked for; the engine has taken back the
-blocks of a running request, whose lease ended when it had been loaded."""
+"""Reasons why a ticket is not used, beside NotCarried:
+
+- The engine changed its weights, reset its cache or paused while the load was under way.
+- The engine did not take the offer: another connector loads, or the prompt's logprobs are asked for.
+- The engine has taken back the blocks of a running request, whose lease ended when it had been loaded."""
 
 
 class Phase(enum.Enum):

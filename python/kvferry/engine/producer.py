@@ -1,5 +1,5 @@
-"""The scheduler side of handing a prompt over: reserves a lease in the step of its last tokens, makes the ticket when
-the request finishes, and keeps its blocks until every rank has ended it."""
+"""The scheduler side of handing a prompt over. It reserves a lease in the step of the prompt's last tokens, and makes the
+ticket when the request finishes. It keeps the blocks until every rank has ended the lease."""
 
 from __future__ import annotations
 

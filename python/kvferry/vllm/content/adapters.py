@@ -158,8 +158,8 @@ def _digest_if_known(lora: LoRAModel, config: LoRAConfig, name: str) -> bytes | 
 
 
 def _apply_adapters(method: Any, manager: Any, lora_requests: Collection[LoRARequest | None]) -> None:
-    """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step: those in memory
-    are used first, so that it reads none of them again."""
+    """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step. So those in
+    memory are used first, and none of them is read again."""
     with loaded_adapters(manager.lora_config).noting():
         for request in filter(None, lora_requests):
             seam.use_adapter(manager, request.lora_int_id)
