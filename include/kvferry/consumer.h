@@ -34,8 +34,8 @@ KVF_C_BEGIN
 
 #define KVF_FIND_TIMEOUT_MS_MAX 600000u
 
-/* Any node: asks producers for an offered ticket of the prompt (kvf_ticket_offer()). It asks the addresses of the option
- * peers, and no others. `at` NULL: all of them. Else the one that the option names so, or that has this address
+/* Any node: asks producers for an offered ticket of the prompt (kvf_ticket_offer()). It asks the addresses of the
+ * option peers, and no others. `at` NULL: all of them. Else the one that the option names so, or that has this address
  * (HOST:PORT). So a client cannot make the node connect to an address outside the option.
  *
  * One KVF_EVENT_TICKET follows within timeout_ms (0: handshake_timeout_ms), with the find's id and `user`. Its `found`:
