@@ -51,7 +51,7 @@ static const kvf_status_info table[] = {
     /* Not the breaker's: a load may run out of time at a peer that is only busy; a dead one shows in other ways. */
     STATUS(KVF_DEADLINE, "deadline", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The load did not end within load_timeout_ms."),
-    /* In a report it means that a rank gave up on its own (its memory was unregistered, its load could not start): the
+    /* In a report it means that a rank gave up by itself (its memory was unregistered, its load could not start). The
      * request is still wanted. */
     STATUS(KVF_ABORTED, "aborted", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The caller aborted the load, or it did not start."),

@@ -132,8 +132,8 @@ static kvf_status open_at(kvf_node *node, int *fd, char *message)
   return KVF_OK;
 }
 
-/* At the same port, if that is free. Whoever cannot listen there has one address: a system may have switched a family
- * off, or not be done with finding out whether the address is its own. */
+/* At the same port, if that is free. If listening there fails, the node has one address. A system may have switched a
+ * family off, or may not have finished its check that the address is unique. */
 static void open_other(kvf_node *node, int *fd)
 {
   char message[KVF_MESSAGE_BYTES_MAX];

@@ -3,7 +3,7 @@
 vLLM promises none of these names. An entry is a *guard* or a *feature*:
 
 - A guard missing, or changed: a lease could outlive its blocks, a load could write late, or content could be mistaken.
-  The engine does not start, whatever its options.
+  The engine does not start, with any options.
 - A feature missing: it is off. On a version that kvferry is tested with this is said once and counted. On any other
   version the engine does not start, unless the option untested_vllm is "allow".
 
@@ -277,7 +277,7 @@ def trouble(entry: Entry) -> str:
     """How vLLM differs from the entry; "" if it does not."""
     try:
         found = find(entry.name)
-    except Exception:  # whatever an import of vLLM's may raise
+    except Exception:  # anything that an import of vLLM's may raise
         return "is not there"
     if entry.takes is not None:
         takes = tuple(inspect.signature(found).parameters)

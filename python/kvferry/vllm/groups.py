@@ -180,8 +180,8 @@ class Groups:
         return list(zip(self._config.transfer_group_ids, map(slides, self._groups), positions))
 
     def keep_from(self, tokens: int) -> int:
-        """How long a good prefix of a failed load of a prompt must be to be of use: what is next to be computed looks at blocks
-        that vLLM, for the whole prompt, does not even have."""
+        """The shortest useful prefix of a failed load of a prompt. After a shorter one, the next token to compute looks at
+        blocks that vLLM does not have for the whole prompt."""
         if not self._keeps_parts:
             return ALL_OR_NONE
         held = self._firsts(tokens - self.left_out)

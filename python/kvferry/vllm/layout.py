@@ -57,7 +57,7 @@ def layer_specs(group: KVCacheGroupSpec) -> Iterator[tuple[str, AttentionSpec]]:
 
 
 def one_spec(group: KVCacheGroupSpec) -> AttentionSpec:
-    """A layer's, whichever: a scheduler has no more of a group whose layers differ, and their windows do not. It may be
+    """Any layer's: a scheduler has no more of a group whose layers differ, and their windows do not. It may be
     another stage's of the pipeline."""
     spec = group.kv_cache_spec
     return next(iter(spec.kv_cache_specs.values())) if isinstance(spec, UniformTypeKVCacheSpecs) else spec
