@@ -105,7 +105,7 @@ static kvf_verdict load(kvf_node *node, const kvf_prompt *prompt, const char *ti
   must(kvf_load_start(node, &load), "load");
   kvf_verdict verdict = {0};
   bool released = false;
-  while (!released) { /* by the load's deadline, whatever the other process does */
+  while (!released) { /* by the load's deadline, for any behaviour of the other process */
     const kvf_event event = next_event(node);
     if (event.kind == KVF_EVENT_LOAD) {
       (void)kvf_request_report(node, &event.u.report); /* what this rank found, to the control node */

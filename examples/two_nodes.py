@@ -67,7 +67,7 @@ def prefill(to_decode: Connection) -> None:
 
 
 def load(engine: Engine, ticket: str) -> kvf.Verdict:
-    """The verdict. It comes by the load's deadline, whatever the other process does."""
+    """The verdict. It comes by the load's deadline, for any behaviour of the other process."""
     status, info = engine.node.request_open(ticket, PROMPT, 0, {})
     must(status)
     must(*engine.node.request_begin([info.id]))

@@ -1,8 +1,8 @@
-/* kvferry/address.h: where an engine listens that was not told, so that one configuration serves on any host.
+/* kvferry/address.h: the default listen address of an engine, so that one configuration works on any host.
  *
- * An address that others can reach is for engines that share a key: without one nothing here leads off loopback. It is
- * one address of this machine, never a wildcard, which would name no address to others and take connections from
- * everywhere. kvf_node_open() then says in one line at which address and interface it listens, and why.
+ * Without a key the default is loopback. With a key it is one address of this machine that other hosts can reach. It is
+ * never a wildcard: tickets could not name it, and it would accept connections from every network. kvf_node_open() logs
+ * one line with the address, its interface, and the reason for it.
  */
 #ifndef KVFERRY_ADDRESS_H
 #define KVFERRY_ADDRESS_H
@@ -11,26 +11,29 @@
 
 KVF_C_BEGIN
 
-/* Completes the options key_file, listen and advertise of an engine's node from its environment, and notes why in
- * config->listen_source. To be called when all options have been set, before kvf_node_open(). `listen_is_given`:
- * whether somebody has set the option listen, which then stays as it is. Else `listen` becomes the first of these:
+/* Completes the options key_file, listen and advertise of an engine's node from its environment. Sets
+ * config->listen_source to the origin of the address. Call it after all options are set, before kvf_node_open().
  *
- *   KVFERRY_LISTEN, of the same form as the option, with KVFERRY_ADVERTISE for the option advertise;
- *   127.0.0.1, where there is no key;
- *   VLLM_NIXL_SIDE_CHANNEL_HOST, which stacks set for each replica, if it is not a wildcard. Of the ports from
- *     VLLM_NIXL_SIDE_CHANNEL_PORT + index on, the first that is free is taken, or else any;
- *   the address that this machine shows to others by its default route, of IPv4, or where there is none of IPv6. Where
- *     there are both, config->listen_other becomes that of IPv6, unless `advertise` says what tickets name;
- *   127.0.0.1.
+ * `listen_is_given`: the option listen was set, and is kept. Else `listen` becomes the first of these that applies:
  *
- * KVFERRY_KEY_FILE is the key file where the option key_file is empty; an option advertise goes before the environment.
- * A variable that is empty counts as not set. `environment` is as unistd.h's environ: "NAME=VALUE" and a NULL at the
- * end; NULL: none. It must not change during the call. `index`: this is the engine's index-th node on its host; where
- * `listen` or `advertise` names one port, that is moved on by so many, since ranks cannot share one.
+ * - KVFERRY_LISTEN, in the form of the option; KVFERRY_ADVERTISE is then the option advertise.
+ * - 127.0.0.1, if there is no key.
+ * - VLLM_NIXL_SIDE_CHANNEL_HOST, if it is not a wildcard; stacks set it for each replica. The port is the first free
+ *   one from VLLM_NIXL_SIDE_CHANNEL_PORT + index on, or else any.
+ * - The machine's address on its default route: of IPv4, or without one of IPv6. If there are both, and `advertise` is
+ *   empty, config->listen_other becomes the IPv6 address.
+ * - 127.0.0.1.
  *
- * Opens no connection and sends no packet; does not block. Any thread, with a config of its own.
- * KVF_INVALID: a variable or a moved port is not allowed, or KVFERRY_ADVERTISE is set alone; `message` (may be NULL)
- * names it for the person who set it, and the config is not to be used. */
+ * KVFERRY_KEY_FILE is the key file if the option key_file is empty. The option advertise takes precedence over the
+ * environment. An empty variable counts as not set.
+ *
+ * `environment` has the form of unistd.h's environ: "NAME=VALUE" and a NULL at the end. NULL: no variables. It must not
+ * change during the call. `index` is the number of this node among the engine's nodes on its host. If `listen` or
+ * `advertise` names one port, `index` is added to it, because ranks cannot share a port.
+ *
+ * Opens no connection, sends no packet, does not block. Any thread, while no other thread uses `config`.
+ * KVF_INVALID: a variable or a resulting port is not allowed, or KVFERRY_ADVERTISE is set alone. `message` (may be
+ * NULL) then names it, for a person. Do not use the config after that. */
 KVF_API KVF_MUST_USE kvf_status kvf_address_choose(kvf_config *config, bool listen_is_given, uint32_t index,
                                                    char *const *environment, char message[KVF_MESSAGE_BYTES_MAX]);
 

@@ -1,14 +1,18 @@
-/* kvferry/part.h: what a page is, where a region's block is more than one piece of keys and values.
+/* kvferry/part.h: the layout of a block that is more than one piece of keys and values.
  *
- * A *part* is one thing of one layer in the blocks of one KV group: keys, values, a latent, an index, a state. It lies
- * in each block of a region at one offset, as rows times heads of `unit_bytes` each, at any strides. Any number of
- * parts may share a region's block (all layers of a page; keys beside values), and groups may share a region.
+ * A *part* is one tensor of one layer in the blocks of one KV group: keys, values, a latent, an index, a state. It is
+ * at the same offset in each block of a region. It consists of rows times heads units of `unit_bytes` each, at any
+ * strides. Several parts may share a region's block (all layers of a page; keys beside values). Groups may share a
+ * region.
  *
- * Both engines describe their own memory; parts pair by {layer, kind, index}. They may differ in place, order (heads or
- * tokens outermost: the strides), block_tokens (multiples, either way), blocks, and in the layers and heads that a rank
- * has: a stage of a pipeline has some of the layers, and perhaps no part of some group. What they must agree on is
- * compared when the ranks connect, else loads end with KVF_INCOMPATIBLE and the log names it. docs/c-guide.md has
- * pictures, and an example that is compiled.
+ * Each engine describes its own memory. Parts pair by {layer, kind, index}. Paired parts may differ in:
+ *
+ * - their place, their order (heads or tokens outermost: the strides), and the number of blocks;
+ * - block_tokens, if one is a multiple of the other;
+ * - the layers and heads of a rank: a pipeline stage has some of the layers, and perhaps no part of a group.
+ *
+ * All other properties are compared when the ranks connect. If they differ, loads end with KVF_INCOMPATIBLE, and the
+ * log names the difference. docs/c-guide.md has pictures, and an example that is compiled.
  */
 #ifndef KVFERRY_PART_H
 #define KVFERRY_PART_H
@@ -24,7 +28,7 @@ KVF_C_BEGIN
 #define KVF_PART_HEADS_MAX 65536 /* heads of a part */
 
 typedef enum kvf_part_kind {
-  KVF_PART_KV = 0, /* keys and values in one piece; what a region without parts is */
+  KVF_PART_KV = 0, /* keys and values in one piece; a region without a layout is one such part */
   KVF_PART_KEYS = 1,
   KVF_PART_VALUES = 2,
   KVF_PART_LATENT = 3, /* of multi-head latent attention */
@@ -34,7 +38,7 @@ typedef enum kvf_part_kind {
   KVF_PART_CONVOLUTION = 7
 } kvf_part_kind;
 
-/* Equal on both sides, or the parts do not pair: nothing is converted. */
+/* Must be equal on both sides: nothing is converted. */
 typedef enum kvf_dtype {
   KVF_DTYPE_UNSPECIFIED = 0, /* compared like any other */
   KVF_DTYPE_F32 = 1,
@@ -47,49 +51,49 @@ typedef enum kvf_dtype {
 } kvf_dtype;
 
 typedef struct kvf_part {
-  uint32_t layer; /* of the whole model, whatever rank has it */
+  uint32_t layer; /* its number in the whole model, not in the rank */
   kvf_part_kind kind;
-  uint32_t index; /* where a layer has several of a kind, else 0 */
-  uint32_t group; /* KV group whose block ids name its blocks; those of a group without parts here name nothing */
+  uint32_t index; /* distinguishes several parts of a kind in one layer; else 0 */
+  uint32_t group; /* its KV group: block ids of the group name its blocks; a group may have no part in this rank */
   kvf_dtype dtype;
-  uint32_t region;       /* that it lies in, by index */
+  uint32_t region;       /* index of its region */
   uint32_t offset_bytes; /* from the beginning of each block */
   /* Row r of the rank's head h lies at offset_bytes + r * row_bytes + h * head_bytes. Heads outermost (HND): head_bytes
    * is rows * unit_bytes, row_bytes is unit_bytes. Tokens outermost (NHD): row_bytes is heads * unit_bytes, head_bytes
-   * is unit_bytes. Larger where other things lie between; no two of these units may overlap. */
+   * is unit_bytes. Use larger strides if other data is in between. No two units may overlap. */
   uint32_t unit_bytes; /* of one head of one row */
-  uint32_t row_bytes;  /* not read if there is one row */
-  uint32_t head_bytes; /* not read if there is one head */
-  /* A row is a token, or block_tokens / rows tokens. One row: what is inside of a block only its engine can tell, so
-   * block_tokens must be equal on both sides. */
+  uint32_t row_bytes;  /* ignored if there is one row */
+  uint32_t head_bytes; /* ignored if there is one head */
+  /* A row is one token, or block_tokens / rows tokens. With one row, only the engine knows the order inside a block.
+   * Then block_tokens must be equal on both sides. */
   uint32_t rows;
-  uint32_t block_tokens; /* of the group's blocks, equal in all its parts; 0: it is not by token (a sequence's state) */
-  /* The rank has `heads` of heads_total, from first_head on: those that its share of the layout's heads reaches over,
-   * in proportion. Replicated on all ranks: 1, 0 and 1. */
+  uint32_t block_tokens; /* of the group's blocks, equal in all its parts; 0: not per token (a sequence's state) */
+  /* The rank has `heads` of heads_total heads, from first_head on. This is the range of the layout's `share`, scaled to
+   * heads_total and rounded outwards. Replicated on all ranks: 1, 0 and 1. */
   uint32_t heads;
   uint32_t first_head;
   uint32_t heads_total;
 } kvf_part;
 
-/* A rank's share of the KV heads that its engine splits over ranks: of the layers that have most of them. */
+/* A rank's share of the KV heads that its engine splits over ranks. If layers differ, those with most heads count. */
 typedef struct kvf_share {
   uint32_t first_head;
   uint32_t heads;
-  uint32_t heads_total; /* 1: nothing is split */
+  uint32_t heads_total; /* 1: heads are not split */
 } kvf_share;
 
-/* Tokens dealt to ranks (context parallel in decode): `tokens` at a time in turn, token t belongs to rank
- * t / tokens % ranks. block_tokens, of all groups that are by token, is then what one rank's block holds: a multiple of
- * `tokens`. ranks 0: they are not dealt. */
+/* Tokens dealt to ranks in turn (decode context parallelism), `tokens` at a time. Token t belongs to the rank with
+ * number (t / tokens) % ranks. block_tokens of each group with tokens is then the number of tokens in one rank's block,
+ * a multiple of `tokens`. ranks 0: tokens are not dealt. */
 typedef struct kvf_deal {
   uint32_t ranks;
   uint32_t rank;
   uint32_t tokens;
 } kvf_deal;
 
-/* What a rank's pages are. */
+/* The layout of a rank's blocks. */
 typedef struct kvf_layout {
-  const kvf_part *parts; /* NULL: each region is a part of its own, as its kvf_region says, and nothing is dealt */
+  const kvf_part *parts; /* NULL: each region is one part, described by its kvf_region; tokens are not dealt */
   size_t parts_count;
   kvf_share share;
   kvf_deal deal;

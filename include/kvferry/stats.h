@@ -1,7 +1,7 @@
-/* kvferry/stats.h: what a node counts, in all and by peer.
+/* kvferry/stats.h: counters of a node, in total and by peer.
  *
- * Each function writes a snapshot, whose numbers belong together. Counters only grow in the life of the node; gauges go
- * up and down. Nothing here waits for anybody: call it as often as you like, from any thread.
+ * Each function writes a consistent snapshot. Counters only grow in the life of the node; gauges go up and down. No
+ * function blocks: call them as often as you like, from any thread.
  */
 #ifndef KVFERRY_STATS_H
 #define KVFERRY_STATS_H
@@ -10,7 +10,7 @@
 
 KVF_C_BEGIN
 
-/* One number of a node. `reason` is the status' name for those that are counted by reason, else "". */
+/* One number of a node. `reason` is the name of a status if the number is counted by reason, else "". */
 typedef struct kvf_stat {
   const char *name;   /* "loads_failed" */
   const char *reason; /* "lease_expired" */
@@ -21,7 +21,8 @@ typedef struct kvf_stat {
 
 #define KVF_STATS_MAX 256
 
-/* Writes all numbers, at most `capacity` (KVF_STATS_MAX is always enough); returns how many. The strings are static. */
+/* Writes all numbers, at most `capacity` (KVF_STATS_MAX is always enough). Returns their count. The strings are static.
+ */
 KVF_API size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity);
 
 /* ---- distributions ---- */
@@ -29,9 +30,9 @@ KVF_API size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity);
 #define KVF_HISTOGRAMS_MAX 8
 #define KVF_HISTOGRAM_BUCKETS_MAX 16
 
-/* How one quantity was distributed. The unit is the last word of the name: "load_ns". Bucket i holds the values above
- * bounds[i - 1] and up to bounds[i]; the last bound is UINT64_MAX. Sums are kept by bucket, so that whoever takes the
- * difference of two snapshots knows the mean of the values that came between them, and that it lies in the bucket. */
+/* The distribution of one quantity. The unit is the last word of the name: "load_ns". Bucket i holds the values above
+ * bounds[i - 1] and up to bounds[i]; the last bound is UINT64_MAX. Each bucket has a sum too. So the difference of two
+ * snapshots gives the mean of the new values in each bucket. */
 typedef struct kvf_histogram {
   const char *name;
   const uint64_t *bounds; /* `buckets` of them, static */
@@ -41,30 +42,30 @@ typedef struct kvf_histogram {
   uint64_t sums[KVF_HISTOGRAM_BUCKETS_MAX];
 } kvf_histogram;
 
-/* Writes all distributions, at most `capacity` (KVF_HISTOGRAMS_MAX is always enough); returns how many. */
+/* Writes all distributions, at most `capacity` (KVF_HISTOGRAMS_MAX is always enough). Returns their count. */
 KVF_API size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t capacity);
 
 /* ---- peers ---- */
 
-/* Ascending by how bad it is. */
+/* From best to worst. */
 typedef enum kvf_breaker_state {
   KVF_BREAKER_CLOSED,    /* in use */
   KVF_BREAKER_HALF_OPEN, /* a probe is finding out whether the peer is back */
-  KVF_BREAKER_OPEN       /* loads fail at once, or take another link */
+  KVF_BREAKER_OPEN       /* loads fail at once, or use another link */
 } kvf_breaker_state;
 
-/* One way to a peer. */
+/* One connection to a peer: the control connection, or a transport's link. */
 typedef struct kvf_link_stat {
-  const char *name;          /* "control", or a transport's: lives as long as the node */
-  kvf_breaker_state breaker; /* of "control": decides for the peer, else for this transport */
-  kvf_status cause;          /* why it is not closed; KVF_OK while it is */
+  const char *name;          /* "control", or the transport's; valid as long as the node */
+  kvf_breaker_state breaker; /* of "control": for the whole peer; else for this transport */
+  kvf_status cause;          /* the reason why the breaker is not closed; else KVF_OK */
   bool up;                   /* connected now */
   uint8_t reserved[7];
 } kvf_link_stat;
 
-/* A peer of this node as a consumer: one life of one rank of another engine. Counters are of this node's own doings. */
+/* A producer that this node loads from: one life of one rank of another engine. Counters count this node's actions. */
 typedef struct kvf_peer_stat {
-  uint64_t id; /* of this peer, and never of another one in the life of the node */
+  uint64_t id; /* unique in the life of the node */
   char address[KVF_HOST_BYTES_MAX];
   kvf_status gone;  /* KVF_PEER_RESTARTED: another process has taken its place; else KVF_OK */
   uint32_t users;   /* loads and requests that hold it */
@@ -73,27 +74,26 @@ typedef struct kvf_peer_stat {
   uint32_t links_count;
   uint32_t reads_in_flight;
   uint64_t handshakes;
-  uint64_t connection_failures; /* of the control connection or a transport */
+  uint64_t connection_failures; /* of the control connection or a link */
   uint64_t chunks;              /* reads started */
-  uint64_t bytes;               /* that arrived, confirmed or not */
+  uint64_t bytes;               /* all received bytes, confirmed or not */
   uint64_t blocks;              /* confirmed */
-  uint64_t retries;             /* times that a load has paused to try again */
-  uint64_t stalls;              /* times that a read went without a byte for too long */
-  /* Loads by outcome: [i] counts kvf_status_at(i). A load that failed counts at the peer that it failed at, or waited
-   * for, a good one at each peer that it was read from. */
+  uint64_t retries;             /* pauses of a load before it tried again */
+  uint64_t stalls;              /* reads that received no byte for too long */
+  /* Loads by outcome: [i] counts kvf_status_at(i). A failed load counts at the peer where it failed or waited. A good
+   * load counts at each peer that it read from. */
   uint64_t loads[KVF_STATUSES_MAX];
-  kvf_status last_failure; /* of a load, other than KVF_ABORTED, or of a connection; KVF_OK: none yet */
+  kvf_status last_failure; /* of a load (except KVF_ABORTED) or of a connection; KVF_OK: none yet */
   uint32_t reserved;
   uint64_t last_failure_age_ms;
   uint64_t reserved_too[8];
 } kvf_peer_stat;
 
-/* The most peers that are listed, and so the most values that a metric's peer label has at a time. */
+/* The maximum number of listed peers, and so of values of a metric's label `peer` at a time. */
 #define KVF_PEERS_LISTED_MAX 64
 
-/* Writes the peers that are in use, or were within idle_timeout_ms, latest used first: at most `capacity` of them, and
- * KVF_PEERS_LISTED_MAX. Returns how many. What peers that are not listed have done is in kvf_node_stats() all the same.
- */
+/* Writes the peers that are in use, or were used within idle_timeout_ms, latest first: at most `capacity`, and at most
+ * KVF_PEERS_LISTED_MAX. Returns their count. The totals of kvf_node_stats() also include peers that are not listed. */
 KVF_API size_t kvf_node_peers(kvf_node *node, kvf_peer_stat *out, size_t capacity);
 
 KVF_C_END

@@ -90,7 +90,7 @@ class Error(Exception):
     status: int
 
 class LogQueue:
-    """A kvf_log_queue: lines of nodes, for one thread that takes them. What nobody takes goes to standard error."""
+    """A kvf_log_queue: lines of nodes, for one thread that takes them. Lines that are not taken go to standard error."""
 
     def __new__(cls) -> LogQueue: ...
     def next(self) -> tuple[int, str]:
@@ -146,7 +146,7 @@ class Node:
     def lease_end(self, leases: list[Lease]) -> list[int]: ...
     def leases_end_lingering(self) -> None: ...
     def ticket_offer(self, ticket: str) -> int:
-        """Hands the ticket to whoever asks for its prompt, once, until its lease ends: a status."""
+        """Offers the ticket, once, to nodes that ask for its prompt, until its lease ends: a status."""
 
     def ticket_find(self, prompt: Prompt, at: str | None, timeout_ms: int, user: int) -> tuple[int, int]:
         """(status, find id): asks the option peers for the prompt's ticket, or that one at HOST:PORT alone. With OK one

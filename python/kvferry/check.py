@@ -397,8 +397,8 @@ def check_node(address: str, options: dict[str, str]) -> list[Finding]:
         return [*findings, failed._replace(subject="ping")]
     findings.append(Finding(OK, "ping", f"a round trip takes {found['round_trip_ns'] / 1e6:.2f} ms, the node's thread included"))
     if not found["bytes"]:
-        return [*findings, Finding(WARN, "speed", "the node makes up no more bytes in this second", "others check it too: check again")]
-    return [*findings, Finding(OK, "speed", f"{found['bytes_per_s'] / 1e9:.2f} GB/s: {found['bytes'] >> 20} MiB that the node made up, "
+        return [*findings, Finding(WARN, "speed", "the node sends no more test bytes in this second", "others check it too: check again")]
+    return [*findings, Finding(OK, "speed", f"{found['bytes_per_s'] / 1e9:.2f} GB/s: {found['bytes'] >> 20} MiB of test bytes, "
                                f"on one control connection, {tls}")]
 
 

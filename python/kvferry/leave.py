@@ -124,8 +124,8 @@ class Remote:
             response = connection.getresponse()
             text = response.read(1 << 20)
             if response.status == 404:
-                raise Unreachable(f"{self._url}: nothing of kvferry's is there: no API server of vLLM's whose engine has kvferry, or "
-                                  "VLLM_PLUGINS leaves kvferry out: then give it --middleware kvferry.vllm.KVErrors")
+                raise Unreachable(f"{self._url}: kvferry does not answer there: it is not the API server of a vLLM with kvferry, or "
+                                  "VLLM_PLUGINS leaves kvferry out: then give vLLM --middleware kvferry.vllm.KVErrors")
             fields: dict[str, Any] = json.loads(text)
             if response.status == 403:
                 raise Unreachable(f"{self._url}: refused: {fields['refused']}")

@@ -30,8 +30,8 @@ def own_config(transfer: Any) -> dict[str, Any] | None:
     own = [config for config in configs if _is_own(config)]
     others = [config[CONNECTOR] for config in configs if config.get(CONNECTOR) in HANDING_OVER and not _is_own(config)]
     if own and (others or len(own) > 1):
-        raise ValueError(f"kvferry cannot be beside {', '.join(others) or 'kvferry'} in a MultiConnector: both would answer "
-                         "with tickets, in the same fields of kv_transfer_params")
+        raise ValueError(f"kvferry cannot be beside {', '.join(others) or 'kvferry'} in a MultiConnector: both would write the same "
+                         "fields of kv_transfer_params")
     return own[0] if own else None
 
 

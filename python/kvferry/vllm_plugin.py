@@ -1,5 +1,5 @@
-"""What vLLM calls in each of its processes (entry point group vllm.general_plugins): makes the connector known by name,
-lets an engine with it read its weights' files beside vLLM, and its API servers tell clients why requests fail.
+"""vLLM calls this in each of its processes (entry point group vllm.general_plugins). It makes the connector known by name.
+An engine with it reads its weights' files beside vLLM, and its API servers tell clients why requests fail.
 
 Not in kvferry.vllm, whose import brings in much of vLLM: the connector is imported when an engine asks for it."""
 

@@ -1,7 +1,8 @@
-/* Connections by the host that they come from: which one makes room when there are too many. A host may have all places
- * as long as there are any; when there are none, the host that has most gives one up, so that nobody keeps others out.
- * Within the host it is one of those who have come as far as most of its have, so that whoever opens many connections
- * and goes no further with them does not keep out even others behind the same address: and of these, the oldest.
+/* Connections by the host that they come from, to choose the one that makes room when there are too many. While there
+ * are free places, one host may take them all. When there are none, the host with most connections gives one up, so
+ * that no host keeps others out. In that host, the stage that most of its connections have reached is chosen, and the
+ * oldest connection in that stage. So a client that opens many connections without going on cannot keep out another
+ * client behind its address.
  *
  * Finding a host, or the victim, looks at each host once. Not for use by several threads at once. A crowd points into
  * itself: it must not be moved once it is initialised.

@@ -32,8 +32,8 @@ KVF_MUST_USE kvf_status kvf_sha256(const kvf_span *spans, size_t count, uint8_t 
  * state. */
 KVF_MUST_USE kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 
-/* The same under a key that is used again and again: what depends on the key alone is done once, which is half of a
- * short MAC's time. Copies share what kvf_mac_free() frees. Any number of threads may make MACs at the same time. */
+/* A MAC for a key that is used many times: the work that depends on the key alone is done once. This is half of the
+ * time of a short MAC. Copies share what kvf_mac_free() frees. Any number of threads may make MACs at the same time. */
 typedef struct kvf_mac {
   void *keyed;  /* OpenSSL's */
   bool has_key; /* else the key has no bytes */

@@ -1,29 +1,31 @@
 /* The fence: how a reader knows that the bytes it has just copied still belonged to the lease (promise P1).
  *
- * A producer rank keeps a table in shared memory: one head, then one entry per lease slot. The word of lease n is
- * 2n+1 while it is live and 2n+2 when it has ended; ids only grow, so a word only grows. A reader copies a chunk and
- * *afterwards* takes a sample (head and entry in one call): if the sample says LIVE, no byte of the chunk can have been
- * overwritten by a next owner, because the producer stores the second, with a full barrier, before it gives the blocks
- * back.
+ * A producer rank keeps a table in shared memory: one head, then one entry per lease slot. The word of lease n is 2n+1
+ * while it is live and 2n+2 when it has ended; ids only grow, so a word only grows. A reader copies a chunk and
+ * *afterwards* takes a sample (head and entry in one call). If the sample says LIVE, no byte of the chunk can have been
+ * overwritten by a next owner. The reason: the producer stores the second word, with a full barrier, before it gives
+ * the blocks back.
  *
- * Where blocks are written and copied by devices, whose work is done later than it is asked for, the same holds by five
- * rules (an event of a device is complete when all that was put on its stream before has been done, as all see it who
- * read or write later):
- *   R1  live is stored after an event is complete that was recorded behind the last kernel that wrote the blocks.
- *   R2  no kernel that writes them is put on any stream until the lease's end has been stored: that it has not run yet
- *       does not help.
- *   R3  the reader looks, and finds live, before it asks for the copy; the copy reads its source at its turn in the
- *       stream, not at any time after the call (CUDA's access order STREAM).
- *   R4  it takes the sample after an event is complete that was recorded behind the copy. Live then: by R2 all that
- *       could spoil the blocks was asked for after the last byte was read; by R1 and R3 none was read before its time.
- *   R5  nothing is put into the destination before an event is complete that was recorded on the engine's stream when
- *       the load began: the blocks' last owner, and whoever zeroes them, write before it. What the engine asks for
- *       once it has been told of the outcome comes after the copy.
+ * Devices write and copy blocks later than the work is submitted. For them the promise holds by five rules. (An event
+ * of a device is complete when all earlier work of its stream is complete, and visible to later reads and writes.)
+ *
+ * - R1: live is stored after an event is complete that was recorded behind the last kernel that wrote the blocks.
+ * - R2: no kernel that writes them is put on any stream until the lease's end has been stored. This holds even for a
+ *   kernel that has not started.
+ * - R3: the reader looks, and finds live, before it submits the copy. The copy reads its source at its turn in the
+ *   stream, not earlier (CUDA's access order STREAM).
+ * - R4: it takes the sample after an event is complete that was recorded behind the copy. If it is live then: by R2 all
+ *   work that could overwrite the blocks was submitted after the last byte was read. By R1 and R3 no byte was read too
+ *   early.
+ * - R5: no byte is written to the destination before an event is complete that was recorded on the engine's stream when
+ *   the load began. The blocks' last owner, and kernels that zero them, write before it. Work that the engine submits
+ *   after it knows the outcome comes after the copy.
+ *
  * kvf_ordering_point carries R1 and R5, memory/cuda/device_copy.c R3 and R4's event; R2 is the engine's.
  *
- * A rank may register other memory in its life, and ids go on: what a reader knows of the blocks of a lease (addresses,
- * mappings, keys, layout) is of the registration that it was told of. The head says which one the live words are of: it
- * is stored before the first of them, and after the last lease of the one before has ended.
+ * A rank may register other memory in its life, and ids go on. A reader's knowledge of a lease's blocks (addresses,
+ * mappings, keys, layout) belongs to one registration. The head says to which registration the live words belong. It is
+ * stored after the last lease of the old registration has ended, and before the first live word of the new one.
  */
 #ifndef KVF_BASE_FENCE_H
 #define KVF_BASE_FENCE_H

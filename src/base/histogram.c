@@ -1,4 +1,4 @@
-/* The bounds of the buckets, for times from 1 ms to 30 s and for sizes from 64 KiB to 16 GiB, and counting a value. */
+/* The bounds of the buckets, and counting a value. Times are from 1 ms to 30 s, sizes from 64 KiB to 16 GiB. */
 #include "base/histogram.h"
 
 #include "base/time.h"

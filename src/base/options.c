@@ -262,95 +262,85 @@ typedef struct kvf_option {
 
 #define ADDRESS_ALLOWED "empty, HOST, HOST:PORT, IPV6 or [IPV6]:PORT"
 #define LISTEN_ALLOWED \
-  ADDRESS_ALLOWED "; HOST also an interface or a network (10.0.0.0/8); or PORT-PORT, 1024 ports at most"
+  ADDRESS_ALLOWED "; HOST also an interface or network (10.0.0.0/8), PORT also PORT-PORT (1024 ports at most)"
 
 static const kvf_option table[] = {
-    NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; of no meaning to a control node."),
+    NUMBER(rank, "", 0, 0, 63, "This node's rank in its engine; a control node ignores it."),
     NUMBER(ranks, "", 1, 1, 64, "Tensor-parallel ranks of the engine."),
-    NUMBER(block_tokens, "tokens", 16, 1, 16777216, "Tokens of a KV block."),
-    TEXT(group_block_tokens, is_group_tokens_or_none, "",
-         "empty, or at most 16 of 0 to 65536, comma-separated, of which block_tokens is a multiple",
-         "The same by KV group, where they differ; 0 for a state, of which a lease has one block."),
+    NUMBER(block_tokens, "tokens", 16, 1, 16777216, "Tokens per KV block."),
+    TEXT(group_block_tokens, is_group_tokens_or_none, "", "empty, or at most 16 of 0 to 65536, comma-separated",
+         "Tokens per block of each KV group, if they differ; they divide block_tokens. 0: a state, one block per "
+         "lease."),
 
-    TEXT(
-        listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
-        "Where to take connections: at an address, at that of an interface, or at the one in a network; without a port "
-        "any free one, of PORT-PORT the first free one, empty for none."),
-    TEXT(advertise, is_address, "", ADDRESS_ALLOWED,
-         "The address that tickets name for this node; empty for the listen address."),
+    TEXT(listen, is_listen, "127.0.0.1", LISTEN_ALLOWED,
+         "Where the node listens. Without a port: any free one. PORT-PORT: the first free one. Empty: nowhere."),
+    TEXT(advertise, is_address, "", ADDRESS_ALLOWED, "This node's address in tickets. Empty: the listen address."),
     TEXT(data_ports, is_ports_or_none, "", "empty, PORT or PORT-PORT, 1024 ports at most",
-         "Where tcp takes connections for data, at the address of `listen`: each of a rank's tcp_streams takes the "
-         "first that is free. Empty for any."),
-    TEXT(key_file, is_free_of_control_characters, "", "a path, or empty",
-         "File with the key that all engines share; a second line is a key that is accepted, too. Without one only "
-         "loopback addresses are allowed."),
+         "Ports for data over tcp, at the address of `listen`: the first free one for each of a rank's tcp_streams. "
+         "Empty: any."),
+    TEXT(
+        key_file, is_free_of_control_characters, "", "a path, or empty",
+        "File with the key that all engines share. A second line: another accepted key. Without a key: loopback only."),
     CHOICE(tls, tls_scope_names, "off_loopback", "off_loopback, always or never",
-           "Which connections are encrypted, with the shared key: the same on all engines."),
+           "Which connections the shared key encrypts; the same on all engines."),
     TEXT(transports, is_transports, "local,tcp", "a comma-separated list of local, tcp, ucx",
          "The transports that may be used, best first."),
     TEXT(require, is_transports_or_none, "", "empty, or a comma-separated list of local, tcp, ucx",
-         "Of `transports`, those that must be usable, or the node does not start; no other is used. Best first."),
+         "Those of `transports` that must all work, else the node does not start. No others are used. Best first."),
     TEXT(peers, is_peers, "", "empty, or at most 64 of HOST:PORT, comma-separated",
-         "Producers' nodes to connect to before the first request needs them."),
+         "Producers' nodes to connect to before the first request."),
     CHOICE(checksum, switch_names, "off", "off or on, also false or true",
-           "Checksums of blocks: made of those that this node publishes, and compared for those that it loads. "
-           "A part then has one row, and a region of its own."),
+           "Make checksums of published blocks; compare them in loads. A part then has one row and its own region."),
     NUMBER(connections_max, "", 1024, 1, 65536,
-           "Most connections of peers at a time; beyond it the longest idle one of the host that has most is closed. "
-           "Strangers may have a quarter as many beside."),
-    NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long a new connection may take for its handshake."),
+           "Most connections of peers. Above it, the longest idle one of the host with most is closed. Unproved "
+           "connections: a quarter as many more."),
+    NUMBER(handshake_timeout_ms, "ms", 1000, 10, 60000, "How long the handshake of a new connection may take."),
     NUMBER(idle_timeout_ms, "ms", 300000, 100, 86400000, "How long an unused connection stays open."),
 
     NUMBER(lease_slots, "", 16384, 1, 4194304, "Most leases at a time."),
-    NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts if no consumer renews it."),
-    NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, renewals or not."),
+    NUMBER(lease_ttl_ms, "ms", 30000, 100, 3600000, "How long a lease lasts without renewal."),
+    NUMBER(lease_max_ms, "ms", 600000, 100, 86400000, "How long a lease lasts at most, with renewals."),
     NUMBER(lease_linger_ms, "ms", 50, 0, 60000,
-           "How long a lease stays, from its first completed load on, for another engine that has the same ticket. "
-           "Where room is wanted such leases end first. 0: it ends at once."),
+           "How long a lease stays after its first completed load, for other engines with its ticket. When room is "
+           "short, such leases end first. 0: not at all."),
     NUMBER(ticket_version, "", 5, 4, 5,
-           "Version of the tickets that this node makes. 4 while decode engines of the release before are there, which "
-           "take no other: it names one address a rank, and no key."),
+           "Version of this node's tickets. 4: for decode engines of the previous release, which take no other; one "
+           "address per rank, no key."),
     NUMBER(lease_pool_share_percent, "%", 90, 1, 100,
-           "Most of the engine's block pool that may be under lease; a block of several leases counts once."),
+           "Largest share of the engine's pool under lease; a block of several leases counts once."),
 
     NUMBER(loads_max, "", 4096, 1, 65536, "Most loads at a time."),
-    NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take in all."),
-    NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000,
-           "How long a read may go without a byte before its link has failed."),
+    NUMBER(load_timeout_ms, "ms", 30000, 1, 3600000, "How long a load may take."),
+    NUMBER(stall_timeout_ms, "ms", 1000, 10, 60000, "How long a read may get no byte before its link has failed."),
     NUMBER(release_timeout_ms, "ms", 5000, 10, 600000,
-           "How long a load's reads may go on after its outcome before the node calls itself unhealthy."),
+           "How long reads may go on after their load's outcome; then the node is unhealthy."),
     NUMBER(chunk_bytes, "bytes", 4194304, 4096, 67108864,
-           "How much is read between two looks at the fence, at most; a load is cut for all threads that can read it."),
-    NUMBER(device_chunk_bytes, "bytes", 67108864, 4096, 268435456,
-           "The same where blocks are loaded into the memory of a GPU."),
-    NUMBER(
-        device_gather_bytes, "bytes", 0, 0, 67108864,
-        "Between GPUs, pieces shorter than that on average are copied by a kernel, others in batches by the driver; 0: "
-        "8388608 within one GPU, 262144 from another."),
-    NUMBER(device_gather_blocks, "", 64, 1, 1024, "Thread blocks of that kernel, at most."),
-    NUMBER(device_gather_threads, "", 512, 32, 512, "Threads of each; whole warps of 32 are used."),
-    NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks on the local transport."),
-    NUMBER(
-        inline_bytes, "bytes", 65536, 0, 1048576,
-        "Reads up to this size come first, and their caller waits for them: over tcp and ucx it does the work itself "
-        "while it polls, over local it waits for spin_us at most."),
-    NUMBER(tcp_streams, "", 2, 1, 16, "Connections per peer on the tcp transport, each with a data thread of its own."),
-    NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456,
-           "Socket buffers of the tcp transport; 0 leaves them to the operating system."),
+           "Largest chunk. A load is split among all threads that can read it."),
+    NUMBER(device_chunk_bytes, "bytes", 67108864, 4096, 268435456, "Largest chunk of loads into GPU memory."),
+    NUMBER(device_gather_bytes, "bytes", 0, 0, 67108864,
+           "Between GPUs, a kernel copies pieces shorter than this on average; the driver copies others in batches. 0: "
+           "8388608 within one GPU, 262144 from another."),
+    NUMBER(device_gather_blocks, "", 64, 1, 1024, "Most thread blocks of that kernel."),
+    NUMBER(device_gather_threads, "", 512, 32, 512, "Threads per thread block, in whole warps of 32."),
+    NUMBER(copy_threads, "", 2, 1, 64, "Threads that copy blocks over local."),
+    NUMBER(inline_bytes, "bytes", 65536, 0, 1048576,
+           "Reads up to this size come first, and the caller waits. Over tcp and ucx it does them while it polls; over "
+           "local it waits spin_us at most."),
+    NUMBER(tcp_streams, "", 2, 1, 16, "tcp connections per peer, each with its own data thread."),
+    NUMBER(tcp_buffer_bytes, "bytes", 0, 0, 268435456, "Socket buffers of tcp. 0: the operating system's choice."),
     TEXT(ucx_library, is_free_of_control_characters, "", "a path, or empty",
-         "UCX for the ucx transport; empty for the system's libucp.so.0, or else PyPI's libucx beside kvferry."),
+         "UCX. Empty: the system's libucp.so.0, else PyPI's libucx beside kvferry."),
     TEXT(cuda_library, is_free_of_control_characters, "", "a path, or empty",
-         "CUDA's driver, for the memory of GPUs; empty for the system's libcuda.so.1. One serves the whole process."),
-    NUMBER(spin_us, "us", 50, 0, 1000000,
-           "How long data threads and copy threads poll for more, after some, before they sleep."),
+         "CUDA's driver, one per process. Empty: the system's libcuda.so.1."),
+    NUMBER(spin_us, "us", 50, 0, 1000000, "How long data and copy threads poll for more work before they sleep."),
     TEXT(thread_cpus, is_cpus, "auto", "auto, inherit, or a list like 0-3,8",
-         "Where the library's threads run: auto, on all CPUs, but near the registered memory those that copy it; "
-         "inherit, where the thread may that opens the node."),
+         "Where the library's threads run. auto: on all CPUs, copy threads near the registered memory. inherit: on the "
+         "CPUs of the thread that opens the node."),
     CHOICE(policy, policy_names, "recompute", "fail, recompute or auto",
            "What to do with a request whose load has failed."),
-    NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "With policy auto: recompute at most so many."),
+    NUMBER(auto_max_recompute_tokens, "tokens", 2048, 0, 1000000000, "Most tokens to recompute with policy auto."),
     NUMBER(recompute_budget_tokens_per_s, "tokens/s", 0, 0, 1000000000,
-           "How much this engine recomputes; requests beyond it fail and may be retried. 0: no limit."),
+           "How much this engine recomputes; requests above it fail and may be retried. 0: no limit."),
 
     CHOICE(log_level, log_level_names, "info", "error, warn, info or debug", "How much is logged."),
 
@@ -640,8 +630,7 @@ kvf_status kvf_config_check(const kvf_config *config, char *message)
     }
   }
   if (status == KVF_OK && (parse_transports(config->require) & ~parse_transports(config->transports)) != 0) {
-    status = kvf_fail(KVF_INVALID, message,
-                      "require = \"%s\" is not allowed: transports, which is \"%s\", must name them too",
+    status = kvf_fail(KVF_INVALID, message, "require = \"%s\" is not allowed: transports = \"%s\" must name them too",
                       config->require, config->transports);
   }
   if (status == KVF_OK) {

@@ -23,7 +23,8 @@ uint32_t kvf_group_tokens_parse(const char *text, uint32_t out[KVF_GROUPS_MAX]);
 /* Takes the next address of `peers` from *rest. False: there is none, or it is too long. */
 bool kvf_peer_names_next(const char **rest, char address[KVF_HOST_BYTES_MAX]);
 
-/* A caller's configuration, of whatever version, as this library's. KVF_INVALID: kvf_config_init() was not called. */
+/* Converts a caller's configuration, of any version, to this library's. KVF_INVALID: kvf_config_init() was not called.
+ */
 KVF_MUST_USE kvf_status kvf_config_copy(const kvf_config *config, kvf_config *out);
 
 /* Warns of options that were set and have no effect any more. */

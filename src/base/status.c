@@ -30,15 +30,15 @@ static const kvf_status_info table[] = {
     STATUS(KVF_OK, "ok", KVF_LOST_NOTHING, RECOMPUTE, "Nothing is wrong."),
 
     STATUS(KVF_TRANSFER_FAILED, "transfer_failed", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE | BREAKER,
-           "The transport reported an error while it read the blocks."),
+           "The transport failed while it read the blocks."),
     STATUS(KVF_TRANSFER_STALLED, "transfer_stalled", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE | BREAKER,
-           "No byte of the blocks arrived within stall_timeout_ms."),
+           "No byte arrived within stall_timeout_ms."),
     /* The link works: it carried bytes, the wrong ones. */
     STATUS(KVF_CHECKSUM, "checksum", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE,
-           "The bytes that arrived are not those that the producer published."),
+           "The bytes differ from those that the producer published."),
     /* A read is cancelled for reasons that are not its peer's, such as another read's forced close. */
     STATUS(KVF_CANCELLED, "cancelled", KVF_LOST_BLOCK, HERE | ELSEWHERE | RECOMPUTE,
-           "The read was cancelled before it was complete."),
+           "The read was cancelled before its end."),
 
     STATUS(KVF_BAD_TICKET, "bad_ticket", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The ticket is forged, altered or of another prompt; nothing was read."),
@@ -51,48 +51,46 @@ static const kvf_status_info table[] = {
     /* Not the breaker's: a load may run out of time at a peer that is only busy; a dead one shows in other ways. */
     STATUS(KVF_DEADLINE, "deadline", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
            "The load did not end within load_timeout_ms."),
-    /* In a report it means that a rank gave up on its own (its memory was unregistered, its load could not start): the
+    /* In a report it means that a rank gave up by itself (its memory was unregistered, its load could not start). The
      * request is still wanted. */
     STATUS(KVF_ABORTED, "aborted", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
-           "The load was aborted by its caller, or did not start."),
+           "The caller aborted the load, or it did not start."),
     STATUS(KVF_NO_LEASE, "no_lease", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE,
-           "The producer has no free lease, or its leased share of the pool is at the cap."),
+           "The producer has no free lease, or its leases fill their share of the pool."),
     STATUS(KVF_DRAINING, "draining", KVF_LOST_REQUEST, ELSEWHERE | RECOMPUTE, "The node takes no new leases."),
     /* There is room again as others finish. */
     STATUS(KVF_LEASE_CROWDED, "lease_crowded", KVF_LOST_REQUEST, HERE | ELSEWHERE | RECOMPUTE,
-           "More consumers are attached to the lease than the producer can count."),
+           "The lease has more consumers than the producer can count."),
     /* Not elsewhere: each ticket of that engine is the same, until somebody has changed a key file. */
     STATUS(KVF_OTHER_KEY, "other_key", KVF_LOST_REQUEST, RECOMPUTE,
-           "The ticket was signed with another key than this engine has, or with none; nothing was read."),
+           "The ticket was signed with another key, or with none; nothing was read."),
 
     /* Not here: the breaker's probe finds out when the peer is back, loads do not wait for that. */
     STATUS(KVF_PEER_DOWN, "peer_down", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
            "The producer cannot be reached."),
     /* The new process is well, and its next tickets are good. */
     STATUS(KVF_PEER_RESTARTED, "peer_restarted", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
-           "Another process answers at the producer's address; the blocks are gone."),
+           "Another process has the producer's address; the blocks are gone."),
     STATUS(KVF_HANDSHAKE_TIMEOUT, "handshake_timeout", KVF_LOST_PEER, HERE | ELSEWHERE | RECOMPUTE | BREAKER,
-           "The producer took the connection but did not complete the handshake within handshake_timeout_ms."),
+           "The producer did not complete the handshake within handshake_timeout_ms."),
     /* The peer answers, only not as wanted: a breaker would hide this reason behind peer_down. */
     STATUS(KVF_HANDSHAKE_REFUSED, "handshake_refused", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
            "The two sides do not share a key."),
-    STATUS(
-        KVF_INCOMPATIBLE, "incompatible", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
-        "The two engines differ in model or layout, so that the same bytes mean different things; or in the version of "
-        "tickets."),
+    STATUS(KVF_INCOMPATIBLE, "incompatible", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE,
+           "The two engines differ in model, layout or ticket version."),
     /* The breaker is per link: it keeps each next load from paying for the same failing connect. */
     STATUS(KVF_TRANSFER_SETUP, "transfer_setup", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
-           "No transport that both sides have could be set up, or serves their kinds of memory."),
+           "No common transport could be set up, or serves both kinds of memory."),
     /* Costs the connection, so it counts as a reset does. */
     STATUS(KVF_PROTOCOL, "protocol", KVF_LOST_PEER, ELSEWHERE | RECOMPUTE | BREAKER,
-           "The peer sent something that no version of the protocol allows."),
+           "The peer sent data that no version of the protocol allows."),
 
     /* Its reads may still be going on: computing into quarantined blocks would race with them. */
     STATUS(KVF_RANK_LOST, "rank_lost", KVF_LOST_ENGINE, ELSEWHERE,
            "A rank of this engine did not report by the deadline; its blocks stay quarantined."),
     STATUS(KVF_NO_MEMORY, "no_memory", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE, "An allocation failed."),
     STATUS(KVF_NO_RESOURCE, "no_resource", KVF_LOST_ENGINE, ELSEWHERE | RECOMPUTE,
-           "An option or a limit allows no more open loads, requests or peers."),
+           "An option or limit allows no more loads, requests or peers."),
 
     /* A caller that has made a mistake knows too little of the blocks to compute into them. */
     STATUS(KVF_INVALID, "invalid", KVF_LOST_CALL, 0, "An argument is out of range."),

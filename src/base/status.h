@@ -38,8 +38,8 @@ static inline kvf_status kvf_check_pointers(const char *names, const void *const
   kvf_check_pointers(#__VA_ARGS__, (const void *const[]){__VA_ARGS__}, \
                      sizeof((const void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Where it stands in the table, for arrays of counters by reason: the i for which kvf_status_at(i) describes `status`;
- * that of KVF_INVALID for a value that is none. */
+/* The index of `status` in the table, for arrays of counters by reason: kvf_status_at(index) describes it. An unknown
+ * value gets the index of KVF_INVALID. */
 unsigned kvf_status_index(int status);
 
 #endif

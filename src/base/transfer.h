@@ -18,8 +18,8 @@ typedef struct kvf_transfer_item {
   uint32_t local_block;
 } kvf_transfer_item;
 
-/* For each item, in each part of its group that is of one of `layers`: `heads` heads from head `remote_head` of the
- * remote block to head `local_head` of the local block. */
+/* Copies `heads` heads of each item, from head `remote_head` of the remote block to head `local_head` of the local
+ * block. It does so in each part of the item's group that belongs to one of `layers`. */
 typedef struct kvf_transfer {
   uint64_t id; /* unique in the node's life, never 0 */
   kvf_lease lease;
@@ -28,7 +28,7 @@ typedef struct kvf_transfer {
   uint32_t heads;
   kvf_layers layers; /* count 0: all that the link is for */
   uint32_t items_count;
-  const kvf_transfer_item *items; /* whoever makes the transfer owns them, unchanged until it is done */
+  const kvf_transfer_item *items; /* owned by the maker of the transfer, unchanged until it is done */
   bool small;                     /* its caller may help, and waits for it */
 } kvf_transfer;
 

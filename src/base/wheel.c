@@ -48,9 +48,9 @@ bool kvf_timer_is_armed(const kvf_timer *timer)
   return kvf_list_is_linked(&timer->link);
 }
 
-/* The level is that of the highest digit in which the timer's tick differs from the wheel's. So a level holds only what
- * comes after the wheel's own slot there, a lower level only what comes before everything in a higher one, and no slot
- * holds two turns of the wheel. */
+/* The level is that of the highest digit in which the timer's tick differs from the wheel's. So a level holds only
+ * timers after the wheel's own slot there. All timers of a lower level come before those of a higher one. No slot holds
+ * two turns of the wheel. */
 static void place(kvf_wheel *wheel, kvf_timer *timer)
 {
   uint64_t tick = tick_of_timer(timer->expires_ns);

@@ -1,9 +1,9 @@
 /* A hierarchical timer wheel with intrusive timers: arm, disarm and fire in O(1), any number at once.
  *
  * Time is counted in granules. A timer never fires before its time, and at most one granule after it, once
- * kvf_wheel_expire() is called. A level has 256 slots, each as wide as the whole level below; the levels together span
- * all of the 64-bit time, so that there is no horizon and no origin to care for. `now_ns` must not go backwards. Not
- * for use by several threads at once. A wheel points into itself: it must not be moved once it is initialised.
+ * kvf_wheel_expire() is called. A level has 256 slots, each as wide as the whole level below. The levels together span
+ * all of the 64-bit time, so there is neither a horizon nor an origin. `now_ns` must not go backwards. Not for use by
+ * several threads at once. A wheel points into itself: it must not be moved once it is initialised.
  */
 #ifndef KVF_BASE_WHEEL_H
 #define KVF_BASE_WHEEL_H

@@ -273,7 +273,8 @@ kvf_attachment *kvf_attachments_next_lost(kvf_attachments *attachments)
   return node == NULL ? NULL : KVF_CONTAINER_OF(node, kvf_attachment, losing);
 }
 
-/* A single try may meet a full backlog or a network that is back in a moment: a peer is given up after two in a row. */
+/* A single try may meet a full backlog, or a short failure of the network. So a peer is given up after two failures in
+ * a row. */
 static void on_unreached(kvf_attachments *attachments, kvf_attachment_rank *rank, kvf_status status)
 {
   if (status == KVF_NO_MEMORY) {

@@ -1,12 +1,12 @@
-/* Attachments: how this engine keeps the leases of a ticket alive. All its requests with that ticket share one, so that
- * the producers know them as one consumer: the end of a request never takes the lease from another one.
+/* Attachments: how this engine keeps the leases of a ticket alive. All its requests with that ticket share one
+ * attachment, and producers know them as one consumer. So the end of a request never takes the lease from another one.
  *
  *   HELD ──the last request leaves──► LEFT ──every producer rank has answered, or its lease has run out──► freed
  *
- * A ticket's text may name several sources, each with ranks and a lease of its own. All are kept alive and told the
- * end: the engine's ranks may be reading from any of them. An attachment is lost as soon as no source is left: each has
- * ended the lease, or does not know it, or is another process, or could not be reached twice in a row. Requests that
- * come with the same ticket afterwards begin another one.
+ * A ticket's text may name several sources, each with its own ranks and lease. All leases are renewed, and all sources
+ * are told the end: the engine's ranks may be reading from any of them. An attachment is lost as soon as no source is
+ * left. A source is lost if it has ended the lease, does not know it, or is another process. It is also lost if it
+ * could not be reached twice in a row. Requests that come with the same ticket afterwards begin another one.
  */
 #ifndef KVF_CORE_ATTACHMENT_H
 #define KVF_CORE_ATTACHMENT_H

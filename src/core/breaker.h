@@ -1,10 +1,10 @@
-/* A circuit breaker, one per (peer, transport): while it is open new loads fail at once, and a background probe finds
- * out whether the peer is back.
+/* A circuit breaker, one per (peer, transport). While it is open, new loads fail at once, and a probe in the background
+ * tests whether the peer is back.
  *
  *   CLOSED --fail--> OPEN --cooldown over, probing--> HALF_OPEN --succeed--> CLOSED
  *                     ^------------- fail, cooldown doubled ----------'
  *
- * A dead peer is never remembered for ever: every state but CLOSED has a deadline after which a probe is wanted.
+ * A dead peer is probed again: every state except CLOSED has a deadline after which a probe is wanted.
  */
 #ifndef KVF_CORE_BREAKER_H
 #define KVF_CORE_BREAKER_H
@@ -41,9 +41,9 @@ void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns);
  * does. While open there is no effect: these are attempts that began before it opened. */
 void kvf_breaker_fail(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
-/* A link that worked has broken. Opens for a probe at once, since most often only that connection was lost; but as any
- * failure does when the last such loss is less than the longest cooldown ago, so that loads do not follow a link that
- * breaks again and again. While closed only. */
+/* A working link has broken. Opens for a probe at once, because most often only that connection was lost. If the last
+ * such loss is less than the longest cooldown ago, it opens as after any failure. So loads do not use a link that
+ * breaks repeatedly. While closed only. */
 void kvf_breaker_lose(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause);
 
 /* For kvf_core_check(). */

@@ -1,5 +1,5 @@
-/* A token bucket: bounds how many prompt tokens per second an engine recomputes, and how many bytes a node makes up for
- * those who check it. Holds one second's worth; a request larger than that may go when the bucket is full, and the next
+/* A token bucket. It limits the prompt tokens per second that an engine recomputes, and the test bytes that a node
+ * sends for kvf_check_node(). It holds one second's worth. A larger request may go when the bucket is full; the next
  * ones wait until its debt is paid. */
 #ifndef KVF_CORE_BUDGET_H
 #define KVF_CORE_BUDGET_H

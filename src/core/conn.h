@@ -1,7 +1,7 @@
 /* Control connections as the core sees them: an id, frames to send, an end. The runtime owns the sockets.
  *
- * A connection belongs to a session (accepted) or to a peer (dialed). Its owner lets go of it with kvf_conns_hang_up();
- * the connection lives on until the runtime has taken what it still had to send and has closed the socket.
+ * A connection belongs to a session (accepted) or to a peer (dialed). Its owner ends it with kvf_conns_hang_up(). The
+ * connection stays until the runtime has taken its last bytes and closed the socket.
  */
 #ifndef KVF_CORE_CONN_H
 #define KVF_CORE_CONN_H
@@ -57,8 +57,8 @@ void kvf_conn_frame_end(kvf_conn *conn, kvf_frame_type type, size_t body_bytes);
 /* Both, for a body that is there already. */
 KVF_MUST_USE kvf_status kvf_conn_send(kvf_conn *conn, kvf_frame_type type, const uint8_t *body, size_t body_bytes);
 
-/* The next connection with something to do, NULL if there is none: the runtime takes what is in its outbox, closes the
- * socket if it is hanging up, and calls kvf_conns_taken(). */
+/* The next connection with work, NULL if there is none. The runtime takes the bytes of its outbox, closes the socket if
+ * it is hanging up, and calls kvf_conns_taken(). */
 kvf_conn *kvf_conns_next_output(kvf_conns *conns);
 /* For kvf_core_check(). Returns how many have an owner. */
 uint32_t kvf_conns_check(const kvf_conns *conns);

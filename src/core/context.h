@@ -24,10 +24,10 @@ enum {
   KVF_TIMER_SLICE
 };
 
-/* Nonces, tokens and ids from a secret that the runtime draws from the operating system: SHA-256 in counter mode, so
- * that the core stays free of I/O and a simulated world is replayable from its secret. The runtime stirs it before what
- * a stranger could replay is drawn: of a process that was copied (a virtual machine's snapshot) each copy goes on with
- * the same secret and counter. */
+/* Nonces, tokens and ids from a secret that the runtime draws from the operating system: SHA-256 in counter mode. So
+ * the core needs no I/O, and a simulated world can be replayed from its secret. The copies of a process (a virtual
+ * machine's snapshot) have the same secret and counter. So the runtime stirs the secret before it draws a value that a
+ * stranger could replay. */
 typedef struct kvf_entropy {
   uint8_t secret[KVF_HASH_BYTES];
   uint64_t counter;
@@ -76,7 +76,7 @@ typedef struct kvf_context {
 __attribute__((format(printf, 6, 7))) void kvf_context_log(kvf_context *context, uint64_t now_ns, kvf_status reason,
                                                            uint64_t peer, kvf_log_level level, const char *format, ...);
 
-/* The hash of the identity fields, in whatever order they were set. */
+/* The hash of the identity fields, the same for any order of setting them. */
 KVF_MUST_USE kvf_status kvf_context_compat(const kvf_config *config, uint8_t out[KVF_HASH_BYTES]);
 
 /* What tickets say of the identity fields, in the order of config->identity. KVF_NO_MEMORY. */

@@ -347,9 +347,9 @@ kvf_status kvf_core_publish(kvf_core *core, uint64_t now_ns, const kvf_lease *le
   if (core->context.config.listen[0] == '\0') {
     kvf_context_log(
         &core->context, now_ns, KVF_INVALID, 0, KVF_LOG_WARN,
-        "lease %llu is not published: nobody could read it, since this node does not listen (option listen)",
+        "lease %llu is not published: this node does not listen (option listen), so no consumer could read it",
         (unsigned long long)lease->id);
-    return kvf_because(KVF_INVALID, "this node does not listen (option listen), so nobody could read the lease");
+    return kvf_because(KVF_INVALID, "this node does not listen (option listen), so no consumer could read the lease");
   }
   kvf_status status = kvf_pool_check_blocks(&core->pool, blocks);
   return status == KVF_OK ? kvf_lease_table_publish(&core->leases, now_ns, lease, blocks, digest, user, incomplete)
@@ -420,7 +420,7 @@ kvf_status kvf_core_request_open(kvf_core *core, uint64_t now_ns, const kvf_sour
   kvf_status status = kvf_requests_open(&core->requests, now_ns, sources, prompt, options, user, id, first);
   if (status == KVF_NO_RESOURCE || status == KVF_NO_MEMORY) { /* else it is the ticket, of which a line has told */
     const kvf_log_request request = {.name = options == NULL ? NULL : options->name};
-    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "%sticket not taken up: %s: %s",
+    kvf_context_log(&core->context, now_ns, status, 0, KVF_LOG_WARN, "%sticket refused: %s: %s",
                     kvf_log_request_prefix(request).text, kvf_status_name(status),
                     kvf_status_describe(status)->meaning);
   }
@@ -539,8 +539,8 @@ size_t kvf_core_peers(const kvf_core *core, uint64_t now_ns, kvf_peer_stat *out,
 
 /* ---- time and events ---- */
 
-/* Without a key a node listens on loopback, and cannot see that a consumer elsewhere looks for it: a lease runs out,
- * and nobody has ever come. Once an engine. */
+/* Without a key a node listens on loopback, and does not notice a consumer on another host. The sign is a lease that
+ * expires while no consumer has ever connected. Logged once for each engine. */
 static void say_if_alone(kvf_core *core, uint64_t now_ns)
 {
   if (core->said_alone || core->leases.counters.ended[KVF_LEASE_END_EXPIRED] == 0 || core->sessions.had_consumer ||

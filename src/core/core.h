@@ -5,12 +5,12 @@
  *   kvf_core_on_*                     ──►  kvf_core_next_effect    reads, links, fence stores
  *   kvf_core_tick                     ──►  kvf_core_take_output    frames of control connections
  *
- * This is the only door: what it is made of (core_state.h) is nobody's outside but the tests'. kvf_core_next_deadline()
- * says when to tick. Every input does a bounded amount of work; if there is more to do the deadline is in the past. The
+ * This is the only interface: its parts (core_state.h) are for the core and its tests. kvf_core_next_deadline() says
+ * when to tick. Every input does a bounded amount of work; if there is more to do the deadline is in the past. The
  * caller serialises all calls. Time is monotonic.
  *
- * Fence stores: an effect KVF_EFFECT_STORE must be carried out and reported by kvf_core_on_stored() before the lease
- * comes back to the engine, so that no queue can give the blocks back before the fence says that the lease has ended.
+ * Fence stores: the effect KVF_EFFECT_STORE must be carried out and reported by kvf_core_on_stored() before the lease
+ * comes back to the engine. So no queue can give the blocks back before the fence says that the lease has ended.
  */
 #ifndef KVF_CORE_CORE_H
 #define KVF_CORE_CORE_H
@@ -56,12 +56,12 @@ const char *kvf_core_transport(const kvf_core *core, uint32_t i);
  * asked of the core. */
 void kvf_core_leave_out_transport(kvf_core *core, uint32_t i);
 
-/* The i-th transport has as many rails, KVF_RAILS_MAX at most: a link over it has a part in each, whose news are the
- * link's, and each read is for one part. Until this is said, one. While there are no links. */
+/* Sets the number of rails of the i-th transport, KVF_RAILS_MAX at most. A link has one part in each rail. Events of a
+ * part are the link's, and each read uses one part. The default is one. Call it while there are no links. */
 void kvf_core_set_rails(kvf_core *core, uint32_t i, uint32_t count);
 
-/* The i-th transport brings bytes from these kinds of memory (a bit for each kvf_memory_kind) into the memory that is
- * to be set; until this is said, from all. */
+/* Sets the kinds of memory (a bit for each kvf_memory_kind) that the i-th transport can copy into the own memory. The
+ * default is all. */
 void kvf_core_set_served(kvf_core *core, uint32_t i, uint32_t kinds);
 
 /* One of the option peers, by its name there, and its address. Before anything else is asked of the core. KVF_LIMIT. */
@@ -144,8 +144,8 @@ void kvf_core_on_frame(kvf_core *core, uint64_t now_ns, uint64_t conn_id, kvf_fr
                        size_t body_bytes);
 /* What came is not a frame, or a larger one than the connection may send. */
 void kvf_core_on_malformed(kvf_core *core, uint64_t now_ns, uint64_t conn_id);
-/* What is below the frames does not trust the other side: it lacks the key, or does not encrypt where it should, or
- * what came was altered on its way. `why` is for a line. The core hangs up, unless kvf_core_on_closed() follows. */
+/* The layer below the frames does not trust the other side. That side lacks the key, does not encrypt, or its bytes
+ * were altered on the way. `why` is for a log line. The core hangs up, unless kvf_core_on_closed() follows. */
 void kvf_core_on_insecure(kvf_core *core, uint64_t now_ns, uint64_t conn_id, const char *why);
 /* The other side does not read: more waits to be sent than the runtime keeps. kvf_core_on_closed() follows. */
 void kvf_core_on_unread(kvf_core *core, uint64_t now_ns, uint64_t conn_id);

@@ -1,8 +1,8 @@
 /* Which lease slots of an engine are free, and how many blocks are under lease: the control node's side of
  * kvf_lease_reserve() and kvf_lease_release().
  *
- * Ids only grow, and a slot that was released is used again after all that were released before it: a slot rests as
- * long as possible, which keeps what a late reader finds there recognisable. Not for use by several threads at once.
+ * Ids only grow. Slots are used again in the order of their release. So a slot rests as long as possible, and a late
+ * reader recognises the old lease in it. Not for use by several threads at once.
  */
 #ifndef KVF_CORE_LEASE_SLOTS_H
 #define KVF_CORE_LEASE_SLOTS_H

@@ -41,10 +41,9 @@ typedef struct block_list {
   uint32_t data[]; /* where each group's ids begin and the last one's end (groups + 1 of them), then the ids */
 } block_list;
 
-/* Laid out by what is needed together, since with many leases each cache line costs more than all that is done with it:
- * a renewal touches the first two lines, a publish and a timer the first and the last.
- * The word that the fence table is to hold says it all about ids: what is below it has ended, what is above not
- * published. */
+/* The order of the fields follows their use, because with many leases a cache line costs more than the work on it. A
+ * renewal touches the first two lines, a publish and a timer the first and the last. The word that the fence table is
+ * to hold says it all about ids: what is below it has ended, what is above not published. */
 struct kvf_lease_entry {
   _Alignas(CACHE_LINE_BYTES) uint64_t word;
   uint8_t token[sizeof(((kvf_lease *)0)->token)];

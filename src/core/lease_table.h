@@ -5,22 +5,21 @@
  * - live: the live word has been stored;
  * - ended: the word that ends it (fence.h) is to be stored;
  * - given back: that has been stored, and kvf_lease_table_next_ended() has named the lease, once.
- * It ends when no consumer is attached and one has all it needs or has aborted, when it runs out or when it is revoked
- * here, whichever is first. With lease_linger_ms it lingers first, for so long from the first completion: another
- * engine may have the same ticket, and not have come yet.
+ * It ends at the first of these: no consumer is attached and one has completed or aborted; it expires; it is revoked
+ * here. With lease_linger_ms it first lingers for that time from its first completion: another engine may still come
+ * with the same ticket.
  *
  * The table stores nothing into shared memory itself. After any call, take kvf_lease_table_next_store() until it is
- * empty, store each entry (digest, then word, then a full barrier) and say so with kvf_lease_table_stored(); then take
- * kvf_lease_table_next_ended() until it is empty. So nothing can give blocks back before its ended word is in place.
+ * empty. Store each entry (digest, then word, then a full barrier) and report it with kvf_lease_table_stored(). Then
+ * take kvf_lease_table_next_ended() until it is empty. So no blocks are given back before their ended word is in place.
  *
- * Time: a lease whose deadline has come has ended for every call from then on, whether or not a tick has been; `now_ns`
- * must not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
+ * Time: a lease whose deadline has come has ended for every call from then on, with or without a tick. `now_ns` must
+ * not go backwards. Not for use by several threads at once. The table must not be moved once it is initialised.
  *
  * A consumer is one load of another engine, and its control node speaks for all its ranks. It attaches with its first
- * renewal or finish; however often a message comes, and in whatever order, it counts once. One that has finished stays
- * as it has finished, unless its place is needed. At most KVF_LEASE_CONSUMERS_MAX are known of a lease, and those
- * beyond KVF_LEASE_CONSUMERS_IN_SLOT have their place from a store of KVF_LEASE_CONSUMERS_STORED for all leases of the
- * table.
+ * renewal or finish. Repeated messages, in any order, count once. A consumer that has finished stays finished, unless
+ * its place is needed. A lease has at most KVF_LEASE_CONSUMERS_MAX consumers. Those beyond KVF_LEASE_CONSUMERS_IN_SLOT
+ * take places from a store of KVF_LEASE_CONSUMERS_STORED for all leases of the table.
  *
  * kvf_lease arguments of renew, finish and authorize, and consumers, come from peers and may hold anything.
  */
@@ -82,11 +81,11 @@ KVF_MUST_USE kvf_status kvf_lease_table_init(kvf_lease_table *table, const kvf_c
 /* Also after a failed kvf_lease_table_init(), or of a table that is all zeros. */
 void kvf_lease_table_free(kvf_lease_table *table);
 
-/* Publishes a lease of these blocks (copied); `digest` is kvf_fence_digest() of them, `user` comes back when the lease
+/* Publishes a lease of these blocks (copied). `digest` is their kvf_fence_digest(). `user` comes back when the lease
  * has been given back. With `incomplete` its live word waits for kvf_lease_table_complete(). On failure nothing has
- * changed. KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a later one has been seen in the slot, if only
- * by kvf_lease_table_end(), or the slot's last lease has not been given back. KVF_LIMIT: too many groups or blocks.
- * KVF_NO_MEMORY. */
+ * changed. KVF_INVALID: slot or id out of range. KVF_EXISTS: this id or a later one has been seen in the slot
+ * (kvf_lease_table_end() counts), or the slot's last lease has not been given back. KVF_LIMIT: too many groups or
+ * blocks. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                                 const kvf_blocks *blocks, uint64_t digest, uint64_t user,
                                                 bool incomplete);
@@ -95,23 +94,23 @@ KVF_MUST_USE kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t
  * `incomplete`, once; without effect on a lease that has ended meanwhile, whose live word is never stored. */
 void kvf_lease_table_complete(kvf_lease_table *table, const kvf_lease *lease);
 
-/* What a consumer says of a lease; returns the state afterwards.
+/* A consumer's message about a lease; returns the state afterwards.
  *
- * KVF_FINISH_NONE is a renewal: attaches the consumer, and lengthens the lease unless the consumer has finished, for
- * then the renewal is a late one. KVF_LEASE_STATE_CROWDED: there is no room for another consumer, and nothing has
- * changed. The lease is KVF_LEASE_STATE_NOT_PUBLISHED, although it counts the renewal, until its live word has been
- * stored.
+ * KVF_FINISH_NONE is a renewal: attaches the consumer, and lengthens the lease. If the consumer has finished, the
+ * renewal is late and does neither. KVF_LEASE_STATE_CROWDED: there is no room for another consumer, and nothing has
+ * changed. Until its live word has been stored, the lease is KVF_LEASE_STATE_NOT_PUBLISHED, but the renewal counts.
  *
- * With any other kind it will not read (any more). Ends the lease, perhaps after it has lingered, if none is attached
- * and one has completed or aborted: those that have only detached leave it to others, until it runs out. Where there is
- * no room for the consumer, nothing happens. One that finished without having attached is noted, so that a delayed
- * renewal of its does not attach it; when room is needed those that detached are forgotten first, then those that
- * aborted, then those that completed: never one that is attached. */
+ * With any other kind the consumer will not read (any more). This ends the lease, perhaps after it has lingered, if no
+ * consumer is attached and one has completed or aborted. Consumers that have only detached leave the lease to others
+ * until it expires. If there is no room for the consumer, nothing happens. A consumer that finishes without having
+ * attached is noted, so that its delayed renewal does not attach it. When room is needed, detached consumers are
+ * forgotten first, then aborted ones, then completed ones; attached ones stay. */
 kvf_lease_state kvf_lease_table_on_consumer(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease,
                                             const kvf_consumer_key *key, kvf_finish_kind kind);
 
-/* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published; then its id counts as ended from here
- * on (readers are told so, and a later publish is refused), and so does an earlier lease that is still in the slot. */
+/* Revokes a lease. KVF_NOT_FOUND: it has ended already, or was never published. Then its id counts as ended from here
+ * on: readers are told so, and a later publish is refused. An earlier lease that is still in the slot also counts as
+ * ended. */
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease);
 
 /* Ends the leases that linger: their room is wanted. Takes time in their number. */

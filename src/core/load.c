@@ -353,14 +353,14 @@ static void settle(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   }
 }
 
-/* Its present source is. The outcome is told, or held back if there is another source to go on from: but a load that
- * still reads at the end of release_timeout_ms makes the node unhealthy, and its outcome is to come before that. */
+/* Its present source is. The outcome is reported, or held back if there is another source. A load that still reads at
+ * the end of release_timeout_ms makes the node unhealthy; its outcome must come before that. */
 static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_slice *slice, kvf_status status)
 {
   assert(load->state == LOAD_READING);
   assert((status == KVF_OK) == (load->slices_open == 0));
   load->decided_ns = now_ns;
-  /* An outcome is never "the call was wrong", whatever a transport says. */
+  /* An outcome is never "the call was wrong", even if a transport reports that. */
   load->report.status = kvf_status_describe(status)->lost == KVF_LOST_CALL ? KVF_TRANSFER_FAILED : status;
   load->report.prefix = count_prefix(load);
   assert(load->report.prefix <= load->report.blocks);
@@ -555,9 +555,9 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 
 static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
-  /* A clock that is looked at this late means that this process itself did not run: what the peer has sent meanwhile
-   * may wait in our own buffers. So the silence begins anew, with another ping; but once only, or a process that hardly
-   * ever runs would wait for a dead peer until the deadline. */
+  /* A clock that is read this late means that this process itself did not run. Bytes that the peer has sent meanwhile
+   * may wait in our own buffers. So the silence begins anew, with another ping. This is done once only: else a process
+   * that rarely runs would wait for a dead peer until the deadline. */
   if (!slice->begun_anew && now_ns - slice->timer.expires_ns >= stall_timeout_ns(loads) / OVERSLEPT_SHARE) {
     uint64_t silent_since_ns = now_ns - stall_timeout_ns(loads) / 2;
     slice->progress_ns = slice->progress_ns > silent_since_ns ? slice->progress_ns : silent_since_ns;
@@ -616,8 +616,8 @@ static bool deals_as_others(const kvf_slice *slice)
   return deal->ranks <= 1 || deal->tokens == *tokens;
 }
 
-/* What its ticket says of a rank may be older than its memory, and then blocks would be good of which a layer, head or
- * token never comes. */
+/* The ticket's description of a rank may be older than the rank's memory. Then blocks would count as good although a
+ * layer, head or token of them never comes. */
 static bool is_as_planned(kvf_loads *loads, uint64_t now_ns, const kvf_slice *slice)
 {
   const kvf_layers *layers = &slice->peer->memory.rank_layout.layers;
@@ -994,7 +994,7 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
       loads->stats.source_switches++;
       kvf_context_log(loads->context, now_ns, load->report.status,
                       load->slices_count > 0 ? load->slices[0].peer->stat.id : 0, KVF_LOG_WARN,
-                      "%s%s at %s: %u of %u blocks were loaded, the others are asked of %s", prefix_of(load).text,
+                      "%s%s at %s: %u of %u blocks were loaded, the others come from %s", prefix_of(load).text,
                       kvf_status_name(load->report.status), from, load->report.prefix, load->report.blocks, to);
       return true;
     }

@@ -1,5 +1,5 @@
-/* Loads: what an engine asked for, as one load of its request, over the sources of its ticket: one after the other,
- * until one has brought all that is missing. The engine has one outcome and one release.
+/* Loads. One load of a request reads from the sources of its ticket, one after the other, until no block is missing.
+ * The engine gets one outcome and one release.
  *
  *   READING ──► HELD      its outcome is held back: once no read of it is in flight, the next source is read
  *    │   ▲        │
@@ -14,13 +14,13 @@
  *               │            ▼
  *            BACKOFF ◄── DRAINING                    no new reads; those in flight end first
  *
- * A block is read again only when its last read is released, that is, when its on_read_done() has come. What a trouble
- * means, see kvf_loads_on_read_done(). The machine retries reads; whether a peer can be reached is the peers' machine's
- * business, which is asked for a link and whose "no" is final.
+ * A block is read again only when its last read is released, that is, when its on_read_done() has come. For the meaning
+ * of a trouble see kvf_loads_on_read_done(). This machine retries reads. The peers' machine decides whether a peer can
+ * be reached: it is asked for a link, and its "no" is final.
  *
  * The caller calls an input, then takes cancels and reads until there are none, then events. Time is monotonic and does
- * not go backwards. Not for use by several threads at once. Memory: two allocations a load and two for each source that
- * it is read from, and the hash tables' own.
+ * not go backwards. Not for use by several threads at once. Memory: two allocations for each load, two for each source
+ * that it reads from, and the hash tables' own.
  */
 #ifndef KVF_CORE_LOAD_H
 #define KVF_CORE_LOAD_H
@@ -98,8 +98,8 @@ void kvf_loads_on_point(kvf_loads *loads, uint64_t request_id, uint64_t point);
 kvf_status kvf_loads_abort(kvf_loads *loads, uint64_t now_ns, uint64_t request_id);
 void kvf_loads_abort_all(kvf_loads *loads, uint64_t now_ns);
 
-/* Loads whose outcome was held back, and for which nothing is written any more, go on from another source, which wants
- * links; before notices are taken. */
+/* Loads with a held-back outcome and no write in flight continue from another source, which needs links. Call it before
+ * notices are taken. */
 void kvf_loads_go_on(kvf_loads *loads, uint64_t now_ns);
 
 /* How many there are. */
@@ -108,8 +108,8 @@ uint32_t kvf_loads_open(const kvf_loads *loads);
 bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 
 /* The answer to kvf_peers_want_link(). KVF_OK: the slices that wait for this peer read over `link` (not 0). Else it is
- * final for their source, whose status is then the first trouble that the slice met since its last confirmed block, and
- * `status` if it met none: a peer that stalled and then could not be reached again counts as stalled. */
+ * final for their source. The source's status is then the first trouble that the slice met since its last confirmed
+ * block, else `status`. So a peer that stalled and then could not be reached again counts as stalled. */
 void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status);
 /* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
 void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id);
@@ -118,11 +118,11 @@ void kvf_loads_on_pong(kvf_peer *peer);
 
 /* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:
- * - live: the blocks are good; if `status` is KVF_CHECKSUM those that were verified, and the next is missing again, or
- * decides the source if it has come with wrong checksums before;
- * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same link, after a pause;
+ * - live: the blocks are good. If `status` is KVF_CHECKSUM, only the verified ones are good, and the next is missing
+ *   again. If that block had wrong checksums before, it decides the source.
+ * - KVF_NOT_PUBLISHED (from the fence or as `status`): asked again, over the same link, after a pause.
  * - KVF_LEASE_EXPIRED, KVF_LEASE_UNKNOWN, KVF_BAD_TICKET, KVF_PEER_RESTARTED, KVF_INVALID, KVF_INCOMPATIBLE: decides
- * the source; what was confirmed before counts in the prefix;
+ *   the source. Blocks confirmed before count in the prefix.
  * - all else: the blocks are missing again; when the slice has no read in flight it pauses and asks for a link anew.
  * Unknown ids are ignored and counted as late. */
 void kvf_loads_on_read_done(kvf_loads *loads, uint64_t now_ns, uint64_t read_id, kvf_status status, uint32_t verified,

@@ -322,7 +322,7 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
   }
   if (peer == NULL) {
     return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX
-               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use: no more are possible", KVF_PEERS_MAX)
+               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX)
                : KVF_NO_MEMORY;
   }
   peer->users++;
@@ -375,8 +375,8 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   rearm(peers, peer, now_ns);
 }
 
-/* Whether there may be a try for somebody who waits; it is the probe if one is due. Links have no other probe, since a
- * load has other links to go on with; a peer is also probed by its timer, until it has been unused for long. */
+/* Whether there may be a try for a load or request that waits; it is the probe if one is due. Links have no other
+ * probe, because a load can use other links. A peer is also probed by its timer, until it has been unused for long. */
 static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
 {
   if (kvf_breaker_wants_probe(breaker, now_ns)) {
@@ -502,7 +502,7 @@ static void choose_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
   answer(peers, peer, KVF_PEER_LINK, 0, cause);
 }
 
-/* Moves on whatever is wanted of the peer: dials, opens a link, or answers. */
+/* Does the peer's next step: dials, opens a link, or answers. */
 static void advance(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
   peer->used_ns = now_ns;
@@ -693,7 +693,7 @@ static bool is_nobody(const kvf_incarnation *incarnation)
   return memcmp(incarnation, &nobody, sizeof(nobody)) == 0;
 }
 
-/* Who answers has proved our key. Whoever wanted to know goes on with the peer of that name. */
+/* The answering process has proved our key. Those that waited for its name go on with the peer of that name. */
 static void learn_name(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const kvf_incarnation *server)
 {
   assert(is_nobody(&peer->key.incarnation));
@@ -792,7 +792,7 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
   if (welcome->generation != 0 && welcome->generation <= peer->memory.given_up) { /* they only grow */
     kvf_welcome_free(welcome);
     free(welcome);
-    fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has given up");
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has unregistered");
     return;
   }
   if (welcome->generation != peer->memory.generation) {
@@ -849,7 +849,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
     notify(peers, peer, KVF_PEER_PONG);
   } else {
-    fail(peers, now_ns, peer, KVF_PROTOCOL, "a message that does not belong here");
+    fail(peers, now_ns, peer, KVF_PROTOCOL, "an unexpected message");
   }
 }
 
@@ -879,8 +879,8 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
     return;
   }
   const kvf_log_level level = level_of(peers, KVF_HANDSHAKE_TIMEOUT) == KVF_LOG_WARN ? KVF_LOG_INFO : KVF_LOG_DEBUG;
-  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level,
-                  "peer %s: %s: it is dialed again", peer->stat.address, late);
+  kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level, "peer %s: %s: connecting again",
+                  peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
   const bool had_turned = peer->dial.has_turned;
   disconnect(peers, peer);
@@ -979,7 +979,7 @@ void kvf_peers_link_is_stale(kvf_peers *peers, uint64_t now_ns, uint32_t link_id
   if (link != NULL) { /* else that has been heard already */
     kvf_peer *peer = link->peer;
     kvf_context_log(peers->context, now_ns, KVF_AGAIN, peer->stat.id, KVF_LOG_INFO,
-                    "peer %s: has registered other memory: it is asked again", peer->stat.address);
+                    "peer %s: has registered other memory: asking it again", peer->stat.address);
     peer->memory.given_up = peer->memory.generation;
     begin_anew(peers, now_ns, peer);
   }
@@ -1007,7 +1007,7 @@ void kvf_peers_close_links(kvf_peers *peers)
       drop_link(peers, &peer->links[i]);
     }
     forgive_links(peer);
-    answer(peers, peer, KVF_PEER_LINK, 0, KVF_TRANSFER_SETUP); /* whoever has wanted one has gone */
+    answer(peers, peer, KVF_PEER_LINK, 0, KVF_TRANSFER_SETUP); /* the users that wanted one have gone */
   }
 }
 
@@ -1051,7 +1051,7 @@ void kvf_peers_on_link_malformed(kvf_peers *peers, uint64_t now_ns, uint32_t lin
 {
   kvf_peer_link *link = find(peers, link_id);
   if (link != NULL && link->state == KVF_LINK_OPENING) {
-    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "what it says of its transport is malformed");
+    fail(peers, now_ns, link->peer, KVF_PROTOCOL, "its description of its transport is malformed");
   }
 }
 
@@ -1232,7 +1232,7 @@ static void release_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *o
   }
 }
 
-/* All zeros: whoever answers. */
+/* All zeros: any process that answers. */
 static void hold_static(kvf_peers *peers, uint64_t now_ns, kvf_static_peer *one, const kvf_incarnation *incarnation)
 {
   release_static(peers, now_ns, one);

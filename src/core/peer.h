@@ -1,17 +1,17 @@
-/* Peers: the dialing side. One peer is one life (incarnation) of one producer rank at one address, so that a restarted
- * process is another peer with a fresh breaker: failures of the old process do not count against the new one.
+/* Peers: the dialing side. One peer is one life (incarnation) of one producer rank at one address. So a restarted
+ * process is another peer with a new breaker: failures of the old process do not count against the new one.
  *
- * A node dials when a load wants a link or a request has something to say, shakes hands, and for loads opens links: one
- * per transport that both sides have and that serves their kinds of memory, best first. All retrying of connections is
- * here: what kvf_peers_next_notice() reports as failed is final for those who were waiting. The breaker of the control
- * connection and one for each link decide whether another try makes sense; while one is open, a probe runs in the
- * background after each cooldown. What nobody answers in time is tried a second time before its breaker opens: a queue
- * may have been full on the way, through no fault of the peer's. Of a link only where no other transport is left.
+ * A node dials when a load wants a link, or a request has a message. After the handshake it opens links for loads: one
+ * per common transport that serves both kinds of memory, best first. All retrying of connections is here: a failure
+ * from kvf_peers_next_notice() is final for those that waited. The breakers of the control connection and of each link
+ * decide whether another try makes sense. While a breaker is open, a probe runs in the background after each cooldown.
+ * A try without an answer in time is repeated once before its breaker opens, because a queue on the way may have been
+ * full. For a link this is done only if no other transport is left.
  *
- * A peer of two addresses is dialed where it was reached last, at first where the ticket names it first; after a
- * failure at the other. Where it cannot be connected to (no route of this family, nobody there) the other is dialed at
- * once; where nobody answers, the second try goes to the other. So a dial of two addresses takes longer than one of one
- * only by what it takes to be refused. Links go where the connection does.
+ * A peer of two addresses is dialed at the address where it was reached last; at first this is the ticket's first
+ * address. After a failure the other one is next. If a connection is refused (no route of this family, no listener),
+ * the other address is dialed at once. If there is no answer, the second try goes to the other. So two addresses add
+ * only the time of a refusal. Links use the address of the connection.
  */
 #ifndef KVF_CORE_PEER_H
 #define KVF_CORE_PEER_H
@@ -190,9 +190,9 @@ typedef struct kvf_peer_counters {
   uint64_t fast_failures; /* refused because a breaker was open */
 } kvf_peer_counters;
 
-/* One that the node dials on its own (option peers), so that the first request which needs it finds it connected, with
- * a transport's link up. Only its address is known: the first handshake tells which process answers there, and after
- * each restart another one does. */
+/* A peer that the node dials by itself (option peers). So the first request that needs it finds it connected, with a
+ * transport's link up. Only its address is known. The first handshake tells which process answers there; after each
+ * restart it is another one. */
 typedef struct kvf_static_peer {
   char name[KVF_HOST_BYTES_MAX]; /* as the option has it */
   kvf_address address;
@@ -230,7 +230,7 @@ void kvf_peers_free(kvf_peers *peers);
 /* This peer, known or new, for one user more. KVF_NO_RESOURCE: KVF_PEERS_MAX are in use. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address,
                                           const kvf_incarnation *incarnation, kvf_peer **out);
-/* kvf_peers_acquire() of a ticket's rank, which may have two addresses: one peer, by whichever it is known. */
+/* kvf_peers_acquire() of a ticket's rank, which may have two addresses: one peer, found by either. */
 KVF_MUST_USE kvf_status kvf_peers_acquire_rank(kvf_peers *peers, const kvf_rank_record *rank, kvf_peer **out);
 void kvf_peers_release(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 
@@ -239,9 +239,9 @@ void kvf_peers_want_link(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* A request or a guest waits for the control connection: one OPEN notice follows. Of a peer whose key names no
  * incarnation NAMED may come in its stead. */
 void kvf_peers_want_open(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
-/* It is to be connected, and on a rank node to have a link, though nobody waits for it: dials, or opens the best link,
- * if there is neither yet and no breaker is open. Of a peer whose key names no incarnation (all zeros) only who answers
- * is wanted to know: NAMED follows. */
+/* Connects the peer, and on a rank node opens a link, although no load waits for it. Dials, or opens the best link, if
+ * there is neither yet and no breaker is open. For a peer whose key names no incarnation (all zeros), only the name of
+ * the answering process is wanted: NAMED follows. */
 void kvf_peers_want_ready(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* A load's stall clock asks for a sign of life. Nothing happens without a connection. */
 void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer);

@@ -75,7 +75,7 @@ kvf_verdict kvf_policy_decide(const kvf_policy_input *input)
       .recompute_tokens = kvf_policy_recompute_tokens(input),
   };
   if (is_complete(input)) {
-    /* Whatever went wrong after the last block was confirmed took nothing away. */
+    /* A failure after the last block was confirmed has lost no block. */
     verdict.action = KVF_ACTION_USE;
     verdict.status = KVF_OK;
     return verdict;

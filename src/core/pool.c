@@ -140,7 +140,7 @@ kvf_status kvf_pool_check_destination(const kvf_pool *pool, const kvf_ticket *ti
   const size_t positions = kvf_blocks_count(destination);
   for (size_t i = 0; i < positions; i++) {
     if (destination->ids[i] != KVF_BLOCK_NONE && ticket->ids[i] == KVF_BLOCK_NONE) {
-      return kvf_because(KVF_INVALID, "block id %u is to be loaded into, but the ticket has no block at index %zu",
+      return kvf_because(KVF_INVALID, "destination has block id %u at index %zu, where the ticket has no block",
                          (unsigned)destination->ids[i], i);
     }
   }

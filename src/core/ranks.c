@@ -6,8 +6,8 @@
 #include "base/status.h"
 #include "kvferry/consumer.h"
 
-/* By one total order over all ints: statuses after which recomputing is unsafe are worse than all others (so that a
- * merge never hides one), then by what was lost, then by value. */
+/* A total order over all ints. Statuses after which recomputing is unsafe are worse than all others, so that a merge
+ * never hides one. Next counts the scope of the loss, then the value. */
 static int worst(int a, int b)
 {
   const kvf_status_info *info_a = kvf_status_describe(a);
@@ -21,7 +21,7 @@ static int worst(int a, int b)
   return a < b ? a : b;
 }
 
-/* Reports that do not belong together are a caller's mistake: the result says so, whatever the order of merging. */
+/* Reports that do not belong together are a caller's mistake: the result says so, for any order of merging. */
 kvf_report kvf_report_merge(kvf_report a, kvf_report b)
 {
   kvf_report merged = {

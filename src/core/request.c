@@ -89,7 +89,7 @@ static uint32_t next_kind(const kvf_request *request)
   return request->own.stuck && !is_good && !request->stuck_given ? KVF_EVENT_REQUEST_STUCK : NOTHING;
 }
 
-/* To be called after whatever may give a request something to say, or end it: the request may be gone. */
+/* To be called after each step that may give a request a message, or end it: the request may be gone. */
 static void review(kvf_requests *requests, kvf_request *request)
 {
   bool all_said = !request->verdict_pending && (!request->begun || request->released_given);
@@ -143,7 +143,7 @@ kvf_status kvf_requests_open(kvf_requests *requests, uint64_t now_ns, const kvf_
   }
   if (HASH_CNT(by_id, requests->by_id) >= KVF_REQUESTS_MAX ||
       HASH_CNT(by_id, requests->attachments.by_id) >= KVF_REQUESTS_MAX) {
-    return kvf_because(KVF_NO_RESOURCE, "%u requests are open: no more are possible", (unsigned)KVF_REQUESTS_MAX);
+    return kvf_because(KVF_NO_RESOURCE, "%u requests are open, which is the limit", (unsigned)KVF_REQUESTS_MAX);
   }
   kvf_request *request = calloc(1, sizeof(*request));
   if (request == NULL) {

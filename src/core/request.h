@@ -1,11 +1,11 @@
-/* Requests: the control node's side of consuming a ticket. From the moment the ticket arrives a request keeps its
- * leases alive at every producer rank (attachment.h), merges what the engine's ranks report, and decides once.
+/* Requests: the control node's side of consuming a ticket. From the arrival of the ticket on, a request renews its
+ * leases at every producer rank (attachment.h). It merges the reports of the engine's ranks, and decides once.
  *
  *   OPEN ──begin──► LOADING ──all ranks, or the deadline──► DONE
  *     └────── no source left, cancel, detach, the deadline ──┘
  *
- * A request that is DONE is freed once its events have been taken, with one that has begun when all of the engine's
- * ranks have released it.
+ * A request that is DONE is freed once its events have been taken. If it has begun, all of the engine's ranks must also
+ * have released it.
  */
 #ifndef KVF_CORE_REQUEST_H
 #define KVF_CORE_REQUEST_H
@@ -16,8 +16,8 @@
 #include "core/ranks.h"
 #include "kvferry/consumer.h"
 
-/* Open at once, those included that only wait for their own ranks' release; and as many attachments, those included
- * that only wait for producers to hear of their end. */
+/* Open requests, including those that only wait for their own ranks' release. Also the limit of attachments, including
+ * those that only wait until producers know of their end. */
 #define KVF_REQUESTS_MAX 65536
 
 typedef enum kvf_request_state { KVF_REQUEST_OPEN, KVF_REQUEST_LOADING, KVF_REQUEST_DONE } kvf_request_state;
@@ -94,7 +94,8 @@ kvf_status kvf_requests_stuck(kvf_requests *requests, uint64_t id);
 /* kvf_request_cancel() of kvferry/consumer.h, or, with KVF_FINISH_DETACHED, kvf_request_detach(). */
 kvf_status kvf_requests_cancel(kvf_requests *requests, uint64_t now_ns, uint64_t id, kvf_finish_kind kind);
 
-/* Those that wait and whose attachment has lost its last source have their verdict: after whatever attachments hear. */
+/* Requests that wait, and whose attachment has lost its last source, get their verdict. Call it after each message to
+ * attachments. */
 void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns);
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request);
 

@@ -79,7 +79,7 @@ static void log_end(kvf_sessions *sessions, const kvf_address *from, uint64_t no
                     kvf_status reason, kvf_log_level level, const char *what)
 {
   char address[KVF_ADDRESS_TEXT_BYTES];
-  uint32_t host; /* not the port, since whoever connects anew gets another one */
+  uint32_t host; /* not the port, since each new connection has another one */
   memcpy(&host, &from->ip[12], sizeof(host));
   kvf_address_format(from, address);
   kvf_context_log(sessions->context, now_ns, reason, host, level, "%s a connection from %s: %s: %s", how, address,
@@ -135,7 +135,8 @@ void kvf_session_on_heard(kvf_sessions *sessions, kvf_session *session)
 static void count_abandoned(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
 {
   sessions->counters.abandoned++;
-  log_end(sessions, from, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO, "it went before its handshake had ended");
+  log_end(sessions, from, now_ns, "closed", KVF_PEER_DOWN, KVF_LOG_INFO,
+          "it closed the connection before the end of its handshake");
 }
 
 void kvf_sessions_on_reset(kvf_sessions *sessions, uint64_t now_ns, const kvf_address *from)
@@ -232,7 +233,7 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   kvf_context *context = sessions->context;
   const kvf_host host = kvf_address_host(&session->address);
   make_room(sessions, now_ns, &sessions->open, context->config.connections_max,
-            "connections_max is reached, and it was used least recently");
+            "connections_max is reached, and this connection was used least recently");
   if (kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id)) != KVF_OK ||
       kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
                                 session->challenge_bytes, &session->key) != KVF_OK) {
@@ -405,7 +406,7 @@ void kvf_session_on_frame(kvf_sessions *sessions, kvf_session *session, uint64_t
   } else if (session->state == KVF_SESSION_WAIT_PROOF && type == KVF_FRAME_PROOF) {
     on_proof(sessions, session, now_ns, body, body_bytes);
   } else {
-    refuse(sessions, session, now_ns, KVF_PROTOCOL, "a message that does not belong to the handshake");
+    refuse(sessions, session, now_ns, KVF_PROTOCOL, "an unexpected message during the handshake");
   }
 }
 
@@ -443,7 +444,7 @@ void kvf_session_on_unread(kvf_sessions *sessions, const kvf_session *session, u
 {
   sessions->counters.unread++;
   log_end(sessions, &session->address, now_ns, "closed", KVF_LIMIT, KVF_LOG_WARN,
-          "it asks and does not read the answers");
+          "it sends requests and does not read the answers");
 }
 
 bool kvf_sessions_key(const kvf_sessions *sessions, uint64_t session_id, kvf_key *out)

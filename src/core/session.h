@@ -15,8 +15,8 @@
 #include "core/pool.h"
 #include "wire/address.h"
 
-/* Connections that have not proved the key: a quarter of connections_max on top of those that have, which so end for
- * nobody's sake who has not. */
+/* Connections that have not proved the key: at most a quarter of connections_max, beyond connections_max. So they never
+ * push out a connection that has proved it. */
 #define KVF_SESSIONS_UNPROVEN_SHARE 4
 
 /* What a node makes up in PONGs, for all who check it together; beyond it a PONG has no bytes. */

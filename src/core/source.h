@@ -1,9 +1,9 @@
-/* The sources of a ticket's text, for requests and loads alike: which of them are for this engine and this prompt, to
- * be asked before anything of them is acted upon; and in which order a load tries them.
+/* The sources of a ticket's text, for requests and loads: which of them are for this engine and this prompt. Also the
+ * order in which a load tries them. Check them before acting on any of them.
  *
- * A load reads each source in turn; then, where heads are replicated over a source's ranks, each such source once more,
- * with the heads from others of its ranks. Not more often: of an engine that has lost two ranks no third one is
- * expected to answer, and the deadline is for all.
+ * A load reads each source in turn. Then it tries each source with replicated heads once more, with the heads from
+ * other ranks. There is no third try: if two ranks of an engine are lost, a third one will hardly answer, and the
+ * deadline is for all.
  */
 #ifndef KVF_CORE_SOURCE_H
 #define KVF_CORE_SOURCE_H

@@ -101,7 +101,7 @@ static void want(kvf_finds *finds, uint64_t now_ns, kvf_find_ask *ask)
   kvf_peers_want_open(finds->guest->peers, now_ns, ask->peer);
 }
 
-/* Asks under another name of the peer at this address; all zeros: whoever answers there. */
+/* Asks under another name of the peer at this address; all zeros: any process that answers there. */
 static void rename_peer(kvf_finds *finds, uint64_t now_ns, kvf_find_ask *ask, const kvf_incarnation *name)
 {
   kvf_peer *peer;
@@ -296,7 +296,7 @@ static kvf_status acquire_peers(kvf_finds *finds, uint64_t now_ns, kvf_find *fin
     }
   }
   if (status == KVF_OK && find->asks_count == 0) {
-    status = at == NULL ? kvf_because(KVF_NOT_FOUND, "the option peers names nobody to ask")
+    status = at == NULL ? kvf_because(KVF_NOT_FOUND, "the option peers is empty")
                         : kvf_because(KVF_NOT_FOUND, "at = \"%.100s\" is not in the option peers", at);
   }
   return status;
@@ -309,7 +309,7 @@ kvf_status kvf_finds_start(kvf_finds *finds, uint64_t now_ns, const kvf_find_key
     return kvf_because(KVF_INVALID, "timeout_ms = %u: at most %u", (unsigned)timeout_ms, KVF_FIND_TIMEOUT_MS_MAX);
   }
   if (HASH_CNT(by_id, finds->by_id) >= KVF_FINDS_MAX) {
-    return kvf_because(KVF_NO_RESOURCE, "%u finds are open: no more are possible", (unsigned)KVF_FINDS_MAX);
+    return kvf_because(KVF_NO_RESOURCE, "%u finds are open, which is the limit", (unsigned)KVF_FINDS_MAX);
   }
   kvf_find *find = calloc(1, sizeof(*find) + finds->guest->peers->static_count * sizeof(find->asks[0]));
   if (find == NULL) {

@@ -1,13 +1,12 @@
-/* Finds: a consumer's node asks producers for the ticket that a key stands for. Only those of the option peers are
- * asked, at most once each, over the control connection that is there or is made for it; the first ticket is the
- * answer.
+/* Finds: a consumer's node asks producers for the ticket of a key. Only those of the option peers are asked, at most
+ * once each, over the control connection (one is made if there is none). The first ticket is the answer.
  *
  *   ASKING ──a ticket, or nobody is left to answer, or the timeout──► DECIDED ──event taken──► TOLD ──taken──► gone
  *
  * A find without a ticket is gone with its event; one with a ticket that is not taken in KVF_FIND_KEPT_NS is forgotten.
  *
- * A producer gives each of its offers to one find: what is asked again after a lost connection has the same id, so that
- * a lost answer comes again. A ticket that nobody wants any more when it comes is dropped; its lease runs out.
+ * A producer gives each of its offers to one find. A question that is repeated after a lost connection has the same id,
+ * so that a lost answer comes again. A ticket that comes after the end of its find is dropped; its lease expires.
  */
 #ifndef KVF_FIND_FIND_H
 #define KVF_FIND_FIND_H

@@ -19,7 +19,7 @@ static void log_limit(const kvf_finder *finder, const kvf_session *session, uint
   char address[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format(&session->address, address);
   kvf_context_log(finder->guest.context, now_ns, KVF_LIMIT, session->address.port, KVF_LOG_WARN,
-                  "%s asks for more than %u tickets a second: it is told that there are none", address,
+                  "%s asks for more than %u tickets a second: further finds end with not_found", address,
                   KVF_FINDS_PER_S);
 }
 
@@ -39,7 +39,7 @@ static const kvf_offer *offer_for(kvf_finder *finder, uint64_t now_ns, kvf_sessi
   return kvf_offers_take(&finder->offers, now_ns, &asker);
 }
 
-/* Whatever the reason that there is none, the answer is the same bytes. */
+/* If there is none, the answer has the same bytes for any reason. */
 static kvf_status on_question(kvf_guest *guest, uint64_t now_ns, kvf_session *session, const uint8_t *body,
                               size_t body_bytes)
 {

@@ -1,5 +1,5 @@
-/* The finder: tickets that are asked for by a key, where nobody hands them over. It is a guest of a core (core/guest.h)
- * and has two sides: what this node gives to those who ask (offers.h), and what it asks others for (find.h). */
+/* The finder: tickets are asked for by a key if no router sends them. It is a guest of a core (core/guest.h) with two
+ * sides: the offers of this node (offers.h), and its own questions to others (find.h). */
 #ifndef KVF_FIND_FINDER_H
 #define KVF_FIND_FINDER_H
 

@@ -1,8 +1,8 @@
 /* Offers: the tickets of this producer rank that consumers may ask for. An offer has an entry in a bucket for each seal
  * of its key (find/key.h): one under each shared key that sessions may have proved. It goes with its lease.
  *
- * An offer is given away once: its lease ends with the request that takes it, so that another request with the same
- * prompt must have another lease. Who it was given to may ask again, by the same id, since an answer may be lost with
+ * An offer is given away once: its lease ends with the request that takes it, so another request with the same prompt
+ * needs another lease. The find that got the offer may ask again, with the same id, because an answer may be lost with
  * its connection. Of the offers in a bucket the oldest is given first.
  *
  * There are never more offers than lease slots, and their texts have a limit together. Each operation is O(1), over the

@@ -1,5 +1,5 @@
-/* What a kind of memory can do. Nothing but these operations touches the bytes of a region: elsewhere an address of a
- * region is a name for them, unless its kind says that it is more.
+/* The operations of a kind of memory. Only they read or write the bytes of a region. Elsewhere a region's address is
+ * only a name, unless its kind says that it can be used as a pointer.
  *
  * Any thread may call them, several at once. None may be called under a lock that others wait for, unless it says so.
  * What they wait for is the device, and for import() and read() the peer's process: see transport/local.
@@ -16,7 +16,7 @@
 
 #define KVF_MEMORY_EXPORT_BYTES_MAX 128
 
-#define KVF_MEMORY_BATCH_RUNS_MAX 2048 /* of one step of read(), whatever the kind */
+#define KVF_MEMORY_BATCH_RUNS_MAX 2048 /* of one step of read(), for all kinds */
 #define KVF_MEMORY_NO_DEVICE UINT32_MAX
 
 typedef struct kvf_memory_ops kvf_memory_ops;
@@ -77,10 +77,10 @@ typedef struct kvf_stage_ops {
 
 struct kvf_memory_ops {
   kvf_memory_kind kind;
-  /* Any code may read and write it by its address: whoever is faster without copy_in() and copy_out() does so. */
+  /* Any code may read and write it by its address, and does so if that is faster than copy_in() and copy_out(). */
   bool is_addressable;
-  /* Runs and bytes of one step of read(), at most: what a cancel waits for, and long enough that the step itself costs
-   * nothing beside the bytes. */
+  /* Maximum runs and bytes of one step of read(). A cancel waits for one step. The limits are large enough that the
+   * cost of a step is small beside that of its bytes. */
   uint32_t batch_runs_max;
   uint64_t batch_bytes_max;
 
@@ -92,8 +92,8 @@ struct kvf_memory_ops {
    * KVF_TRANSFER_SETUP: most of its memory cannot be read by other processes, or as open(). KVF_TRANSFER_FAILED,
    * KVF_NO_MEMORY: as remark(). KVF_NOT_FOUND: there are no more. NULL: the kind has no devices. */
   kvf_status (*describe)(uint32_t index, char *message);
-  /* What this process can use of the device only in a slower way, and the remedy, in one line; "": nothing, or it has
-   * not been used. NULL: that cannot be. */
+  /* One line: features of the device that this process can only use in a slower way, and the remedy. "": none, or the
+   * device has not been used. NULL: the kind has no slower way. */
   void (*remark)(uint32_t device, char *message);
   /* False: the device is lost, and all of its memory with it. NULL: that cannot be. */
   bool (*works)(uint32_t device);
@@ -122,8 +122,8 @@ struct kvf_memory_ops {
    * where the calling thread has what belongs to the device: libraries that register memory look for it there. False:
    * the device is lost, and nothing was called. NULL: there is nothing to be had. */
   bool (*within)(uint32_t device, void (*run)(void *argument), void *argument);
-  /* What the host knows to have been written to its memory is there for all of the device's work, also for what it had
-   * been given before. False: the device is lost, or cannot do it. NULL: it is so at once. */
+  /* Bytes that the host knows to be written to its memory become visible for all of the device's work, also for earlier
+   * submitted work. False: the device is lost, or cannot do it. NULL: they are visible at once. */
   bool (*flush)(uint32_t device);
 
   /* Whether work that is given to the point's queue now is done in its turn. KVF_INVALID: it is recorded, and done
@@ -144,9 +144,9 @@ struct kvf_memory_ops {
   kvf_status (*export)(const kvf_region *region, void *out, size_t *bytes, char *message);
   /* NULL: there is nothing to take back. */
   void (*unexport)(const void *exported);
-  /* In the other process. On KVF_OK *out is the caller's, for release(), and stays readable whatever becomes of the
-   * process: that it is still alive, and the bytes its own, is for the fence to say, after they have been read.
-   * KVF_TRANSFER_SETUP: it cannot be read; the message says why. */
+  /* In the other process. On KVF_OK *out is the caller's, for release(), and stays readable even if the process ends.
+   * Only the fence says, after the read, whether the process is alive and the bytes are its own. KVF_TRANSFER_SETUP: it
+   * cannot be read; the message says why. */
   kvf_status (*import)(const kvf_memory_source *source, kvf_memory_import *out, char *message);
   /* NULL: there is nothing to release. */
   void (*release)(kvf_memory_import *import);
@@ -154,11 +154,11 @@ struct kvf_memory_ops {
    * addressable, or of this kind. When it returns nothing writes to it. KVF_PEER_DOWN: the process is gone.
    * KVF_TRANSFER_FAILED: it is there, the memory is not, or may not be read. KVF_NO_MEMORY: of the kernel. */
   kvf_status (*read)(pid_t pid, const kvf_memory_batch *batch, uint64_t *bytes);
-  /* The same of a whole batch into the kind's own memory, in two calls of one thread. On KVF_OK begin() has begun it,
-   * and finish() is due, which read()'s promises are of; the batch, but for its import, is the caller's meanwhile, to
-   * be filled anew. On failure nothing of it is under way. `before`: the one step of this thread that is under way,
-   * from the same device, behind which this one goes, and which is finished first; NULL: none is. NULL: there is only
-   * read(). */
+  /* read() of a whole batch into the kind's own memory, in two calls of one thread. On KVF_OK begin() has begun it, and
+   * finish() must follow; read()'s promises hold after finish(). Meanwhile the batch, except its import, is the
+   * caller's, to be filled anew. On failure no part of it is under way. `before`: the one step of this thread that is
+   * under way, from the same device. This one goes behind it, and `before` is finished first. `before` NULL: there is
+   * none. Operation NULL: there is only read(). */
   kvf_status (*begin)(const kvf_memory_batch *batch, const kvf_memory_step *before, kvf_memory_step *step);
   kvf_status (*finish)(kvf_memory_step *step, kvf_read_work *work);
 };
@@ -194,8 +194,8 @@ kvf_memory_devices kvf_memory_devices_of(const kvf_region *regions, uint32_t cou
 bool kvf_memory_works(const kvf_memory_devices *devices);
 /* flush() of each of them. False: of one. */
 bool kvf_memory_flush(const kvf_memory_devices *devices);
-/* Whether each is memory of its kind, which may be an unknown one, and all of a kind are on one device; their layouts
- * are valid. KVF_INVALID: the message says which is not. Else as check(). */
+/* Checks that each region is memory of its kind (which may be an unknown one), and that all of a kind are on one
+ * device. Their layouts are valid. KVF_INVALID: the message names the region. Else as check(). */
 KVF_MUST_USE kvf_status kvf_memory_check(const kvf_region *regions, uint32_t count, char *message);
 
 /* What has been exported of several, as it comes from a peer. */

@@ -9,8 +9,8 @@
 
 #include "base/bitmap.h"
 
-/* fork() runs the handlers in the thread that forks, so that the lock is held by whoever releases it, in the child
- * too. Innermost: nothing is called under it but the system. */
+/* fork() runs the handlers in the thread that forks. So the thread that holds the lock also releases it, in the child
+ * too. This is the innermost lock: only system calls are made under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool is_guarded;                      /* written once */

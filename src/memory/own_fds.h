@@ -1,7 +1,8 @@
 /* The library's own descriptors, which a child of fork() does not keep: a copy would hold a dead process' connections
- * and its port. Close-on-exec is not enough, since a child may never call exec(). What else makes a process (vfork(),
- * posix_spawn(), clone()) is expected to call exec() soon. Any thread; who has a lock that others wait for calls
- * nothing here, since fork() of a large process takes long, and no descriptor is made or closed meanwhile. */
+ * and its port. Close-on-exec is not enough, since a child may never call exec(). Other ways to make a process
+ * (vfork(), posix_spawn(), clone()) are expected to call exec() soon. Any thread. Do not call these functions under a
+ * lock that others wait for. During fork() no descriptor is made or closed, and fork() of a large process takes long.
+ */
 #ifndef KVF_MEMORY_OWN_FDS_H
 #define KVF_MEMORY_OWN_FDS_H
 

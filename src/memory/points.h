@@ -1,5 +1,5 @@
-/* Ordering points that are waited for: noted in a call, and asked by one thread, again and again, whether they are
- * complete, so that nobody else waits. */
+/* Ordering points that are waited for. A call notes them, and one thread asks repeatedly whether they are complete. So
+ * no other thread waits. */
 #ifndef KVF_MEMORY_POINTS_H
 #define KVF_MEMORY_POINTS_H
 

@@ -1,4 +1,4 @@
-/* Of several regions, whatever their kinds. */
+/* Operations on several regions, of any kinds. */
 #include <string.h>
 
 #include "base/status.h"
@@ -67,7 +67,7 @@ static kvf_status check(const kvf_region *region, const kvf_memory_devices *devi
 {
   const kvf_memory_ops *ops = kvf_memory_ops_of(region->memory);
   if (ops == NULL) {
-    return kvf_fail(KVF_INVALID, message, "its kind of memory is not this library's");
+    return kvf_fail(KVF_INVALID, message, "this library does not know its kind of memory");
   }
   if (region->device != devices->of_kind[region->memory]) {
     return kvf_fail(KVF_INVALID, message, "it is on device %u, and others on %u: use a node for each device",
@@ -107,7 +107,7 @@ static kvf_status export(const kvf_region *region, uint8_t *list, size_t room, s
     if (ops->unexport != NULL) {
       ops->unexport(exported);
     }
-    return kvf_fail(KVF_LIMIT, message, "what others must know of its regions takes more than %zu bytes", room);
+    return kvf_fail(KVF_LIMIT, message, "the description of its regions takes more than %zu bytes", room);
   }
   memcpy(list + *used, &length, sizeof(length));
   memcpy(list + *used + sizeof(length), exported, bytes);
@@ -176,7 +176,7 @@ kvf_status kvf_memory_import_next(kvf_memory_exports *list, uint32_t kind, kvf_m
   source.exported = next_export(list, &bytes);
   source.exported_bytes = bytes;
   return ops == NULL || source.exported == NULL
-             ? kvf_fail(KVF_TRANSFER_SETUP, message, "its kind of memory is not known here")
+             ? kvf_fail(KVF_TRANSFER_SETUP, message, "this library does not know its kind of memory")
              : ops->import(&source, out, message);
 }
 

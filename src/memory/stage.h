@@ -16,7 +16,7 @@ typedef struct kvf_stage_run {
   size_t bytes;
 } kvf_stage_run;
 
-/* Copies runs, of whatever kinds, and waits for it. False: a device has failed. */
+/* Copies runs, of any kinds, and waits for the copy. False: a device has failed. */
 KVF_MUST_USE bool kvf_stage_copy_now(kvf_stage_way way, const kvf_stage_run *runs, size_t count);
 
 typedef struct kvf_stage {

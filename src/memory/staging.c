@@ -228,7 +228,7 @@ static kvf_status check_copy(const kvf_staging *staging, uint64_t number, const 
                        (unsigned long long)number, (unsigned long long)staging->last_number);
   }
   if (from->groups != to->groups || memcmp(from->counts, to->counts, from->groups * sizeof(from->counts[0])) != 0) {
-    return kvf_because(KVF_INVALID, "from and to have not as many blocks in each of their groups, %u and %u",
+    return kvf_because(KVF_INVALID, "the groups of from and to have different numbers of blocks, %u and %u",
                        (unsigned)from->groups, (unsigned)to->groups);
   }
   if (has_stream != (on != NULL) ||

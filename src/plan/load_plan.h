@@ -1,17 +1,17 @@
-/* What a load reads from one source: which blocks, and the shares of which producer ranks. Pure.
+/* The reads of a load from one source: its blocks, and the shares of its producer ranks. Pure.
  *
- * Several reads go on at the same time, each on a core of its own, and each reader is to have as much of the load. Many
- * blocks can be dealt out evenly. Few large ones (states; pages of some megabytes) cannot: then each rank's share is
- * cut by layers. */
+ * Several reads go on at the same time, each on its own core, and each reader should have an equal part of the load.
+ * Many blocks can be dealt out evenly. A few large ones (states; pages of some megabytes) cannot: then each rank's
+ * share is cut by layers. */
 #ifndef KVF_PLAN_LOAD_PLAN_H
 #define KVF_PLAN_LOAD_PLAN_H
 
 #include "plan/rank_shares.h"
 #include "wire/ticket.h"
 
-/* The wanted blocks from position `from` of block_tokens each on, by position and then group, so that the groups'
- * prefixes grow together; states, which are of all tokens, in the last one. Writes at most
- * kvf_ticket_all_positions() of them; returns how many. */
+/* Writes the wanted blocks from position `from` on (positions have block_tokens tokens), by position and then group, so
+ * that the groups' prefixes grow together. States, which are of all tokens, come last. At most
+ * kvf_ticket_all_positions() of them; returns their count. */
 uint32_t kvf_load_plan_items(const kvf_ticket *ticket, uint32_t from, const uint32_t *destination,
                              kvf_transfer_item *items);
 
@@ -32,8 +32,8 @@ typedef struct kvf_load_plan {
 void kvf_load_plan_cut(kvf_load_plan *plan, const kvf_pages *own, const kvf_rank_layout *rank_layout,
                        const uint32_t wanted[KVF_GROUPS_MAX], const kvf_load_readers *readers);
 
-/* The bytes that a slice reads at a time, of blocks of `largest_bytes` at most: as few chunks as there can be, but as
- * many for one reader as for another. */
+/* The bytes that a slice reads at a time, of blocks of `largest_bytes` at most. The number of chunks is as small as
+ * possible, but equal for all readers. */
 uint64_t kvf_load_chunk_bytes(uint64_t bytes, uint64_t largest_bytes, uint64_t chunk_bytes_max,
                               const kvf_load_readers *readers);
 

@@ -281,7 +281,7 @@ kvf_status kvf_plan_make(kvf_plan *plan, kvf_pair *pairs, const kvf_pages *local
   }
   char bad[KVF_PART_NAME_BYTES];
   if (!kvf_pages_check(remote, bad)) {
-    return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer makes no sense", bad);
+    return kvf_fail(KVF_INCOMPATIBLE, message, "%s of the peer is invalid", bad);
   }
   *plan = (kvf_plan){.pairs = pairs,
                      .share = kvf_pages_share(remote),

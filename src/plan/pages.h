@@ -1,24 +1,25 @@
 /* Pages have parts: which bytes of a consumer's block come from which bytes of a producer's.
  *
  * A rank describes its memory as regions (blocks that follow each other with a stride) and parts (pieces of a region's
- * block: node.h, kvf_part). Here the two descriptions become a plan, and a plan, a transfer and a cursor become
- * segments: runs of bytes {local region and offset, remote region and offset, length}. Pure; nothing is allocated: a
- * plan's pairs lie in the caller's room. What comes from a peer is checked before it is used.
+ * block: node.h, kvf_part). Here the two descriptions become a plan. A plan, a transfer and a cursor become segments:
+ * runs of bytes {local region and offset, remote region and offset, length}. Pure; without allocations: a plan's pairs
+ * are in memory of the caller. A peer's description is checked before it is used.
  *
- * Parts pair by layer, kind and index, whatever their order and place. A rank may have some of the layers only, and so
- * no part of some group; where the ranks' layers, from first to last, overlap, the parts must be the same. Rows of a
- * part are tokens (or several tokens each); so block sizes may be multiples of each other, either way, and an item is
- * as many tokens as the smaller of the two blocks has: its position counts those. Tokens may be dealt to ranks on both
- * sides (kvf_deal): what both own moves. Parts without tokens (states, and what only its engine can read) pair block by
- * block.
+ * Parts pair by layer, kind and index, in any order and place. A rank may have some of the layers only, and so no part
+ * of some group. Where the ranks' layers, from first to last, overlap, the parts must be the same. Rows of a part are
+ * tokens (or several tokens each), so block sizes may be multiples of each other, either way. An item has the tokens of
+ * the smaller of the two blocks; its position counts items. Tokens may be dealt to ranks on both sides (kvf_deal):
+ * tokens that both ranks own move. Parts without tokens (states, and parts that only their engine can interpret) pair
+ * block by block.
  *
  * Heads. A transfer's heads are shares of the layout's heads_total. A part with fewer of them (replicated ones have 1)
- * moves with the share that its head begins in, or with the consumer rank's first one: once, whichever ranks are read.
+ * moves with the share that its head begins in, or with the consumer rank's first one. So it moves once, for any choice
+ * of ranks.
  *
- * Order. The bytes of a chunk come in the order of the *producer's* memory, as it describes it: for each run of parts
- * that follow each other in one region and group, for each item, for each of those parts, rows and heads as they lie
- * there. So a sender that knows nothing of the reader's memory but a kvf_read_selection sends just what the reader
- * walks through.
+ * Order. The bytes of a chunk come in the order of the *producer's* memory, as it describes it. The loops are, from the
+ * outside: each run of parts that follow each other in one region and group, each item, each of those parts. Rows and
+ * heads come in their order in memory. So a sender that has only a kvf_read_selection sends just the bytes that the
+ * reader walks through.
  */
 #ifndef KVF_PLAN_PAGES_H
 #define KVF_PLAN_PAGES_H
@@ -40,8 +41,8 @@ typedef struct kvf_rank_layout {
  * in turn. */
 kvf_rank_layout kvf_pages_rank_layout(const kvf_pages *pages, uint32_t rank, uint32_t ranks);
 
-/* Bytes of a head of the share in a block of each group: of these layers, on average over the group's parts, as they
- * come from a rank that is one of `dealt` that tokens are dealt to. */
+/* Bytes of a head of the share in a block of each group, for these layers, on average over the group's parts. They come
+ * from one of `dealt` ranks that tokens are dealt to. */
 void kvf_pages_head_bytes(const kvf_pages *pages, const kvf_rank_layout *own, const kvf_layers *layers, uint32_t dealt,
                           uint64_t out[KVF_GROUPS_MAX]);
 

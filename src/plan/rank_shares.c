@@ -132,7 +132,7 @@ static kvf_status add_stage(rank_stage *stages, uint32_t *count, const kvf_rank_
     if (kvf_layers_have(other, layers.first) || kvf_layers_have(&layers, other->first)) {
       return kvf_fail(KVF_INCOMPATIBLE, message,
                       "the producer's ranks have layers %" PRIu32 " to %" PRIu32 ", and %" PRIu32 " to %" PRIu32
-                      ": neither the same nor apart",
+                      ": neither equal nor separate",
                       other->first, other->first + other->count - 1, layers.first, layers.first + layers.count - 1);
     }
     if (stages[i].ranks != in_stage) {

@@ -31,11 +31,11 @@ typedef struct kvf_rank_share {
 KVF_MUST_USE kvf_status kvf_rank_shares(const kvf_share *own, uint32_t stage_ranks, uint32_t dealt, uint64_t turn,
                                         kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count);
 
-/* The shares of all stages of a producer that has these ranks, no rank twice, for a consumer rank that has these pages,
- * of one part at least. A rank that does not say what layers it has counts as one that has all. As kvf_rank_shares(),
- * but `shares` may be written to on failure.
+/* The shares of all stages of a producer with these ranks, no rank twice, for a consumer rank with these pages, of one
+ * part at least. A rank without a list of layers counts as one with all layers. As kvf_rank_shares(), but `shares` may
+ * be written to on failure.
  * KVF_INCOMPATIBLE: also stages that overlap or have different numbers of ranks, or a layer of the consumer rank that
- * no stage has; `message` (KVF_MESSAGE_BYTES_MAX) says what. */
+ * no stage has. `message` (KVF_MESSAGE_BYTES_MAX) names it. */
 KVF_MUST_USE kvf_status kvf_stage_shares(const kvf_pages *pages, const kvf_rank_layout *own,
                                          const kvf_rank_record *ranks, uint32_t ranks_count, uint64_t turn,
                                          kvf_rank_share shares[KVF_RANKS_MAX], uint32_t *count, char *message);

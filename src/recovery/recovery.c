@@ -1,5 +1,5 @@
-/* The recovery table of kvferry/recovery.h. A request says what it has to say next when it is asked (next_kind()): its
- * state is what has come in and what has been told, and there is no queue.
+/* The recovery table of kvferry/recovery.h. There is no queue of events. A request's next event follows from its state
+ * (next_kind()): its reports, and the events that were taken.
  *
  * All lists are indices into arrays that kvf_recovery_open() has made; index + 1 is stored, so that 0 is none. */
 #include <assert.h>
@@ -50,7 +50,7 @@ struct kvf_recovery {
   kvf_recovery_entry *entries;
   uint32_t *buckets;
   uint64_t *bits;                /* of all sets */
-  kvf_recovery_set free_entries; /* the lowest is taken, whatever the order in which they became free */
+  kvf_recovery_set free_entries; /* the lowest is taken, in any order of becoming free */
   kvf_recovery_block *blocks;
   uint32_t group_first[KVF_GROUPS_MAX + 1]; /* index of each group's block 0 */
   kvf_recovery_set due;                     /* entries with an event */
@@ -89,8 +89,8 @@ static uint32_t group_blocks_of(const kvf_recovery *recovery, const kvf_recovery
   return positions_of(entry) / recovery->options.groups;
 }
 
-/* Leading blocks of each group that are good, the local prefix at least. Behind a block that is not there, since its
- * window has passed it, a token before the last may look at it: then all is good or nothing. */
+/* The number of leading good blocks of each group, at least the local prefix. A window may have passed a block, so that
+ * it is not there. A token before the last may look at such a block: then either all blocks count as good, or none. */
 static uint32_t good_blocks_of(const kvf_recovery *recovery, const kvf_recovery_entry *entry)
 {
   uint32_t prefix = entry->ranks.merged.prefix;
@@ -368,7 +368,7 @@ static bool is_complete(const kvf_recovery *recovery, const kvf_recovery_entry *
   return good_blocks_of(recovery, entry) == group_blocks_of(recovery, entry);
 }
 
-/* Whatever the engine could do about it, nothing of the load can be trusted. */
+/* No block of the load can be trusted, independent of the engine's abilities. */
 static bool is_unsafe(const kvf_recovery_entry *entry)
 {
   return !kvf_status_describe(entry->ranks.merged.status)->recompute_safe;
@@ -613,7 +613,7 @@ static kvf_status take_report_of_rank(kvf_recovery *recovery, const kvf_report *
       !is_whole && (report->status == KVF_OK || report->prefix >= group_blocks_of(recovery, entry));
   kvf_status status =
       contradicts_itself
-          ? kvf_because(KVF_INVALID, "report: prefix = %u of blocks = %u with status = %s contradicts itself",
+          ? kvf_because(KVF_INVALID, "report: prefix = %u of blocks = %u contradicts status = %s",
                         (unsigned)report->prefix, (unsigned)report->blocks, kvf_status_name(report->status))
           : kvf_ranks_report(&entry->ranks, report);
   recovery->stats.late_reports += status == KVF_OK && (entry->decided != NOTHING || entry->ended);

@@ -302,7 +302,7 @@ static const kvf_memory_ops *ops_of(kvf_memory_kind kind, char *message)
 {
   const kvf_memory_ops *ops = kvf_memory_ops_of((uint32_t)kind);
   if (ops == NULL) {
-    (void)kvf_fail(KVF_INVALID, message, "%d is no kind of memory of this library's", (int)kind);
+    (void)kvf_fail(KVF_INVALID, message, "%d is not a kind of memory that this library knows", (int)kind);
   }
   return ops;
 }

@@ -1,5 +1,5 @@
-/* Checksums of what a node publishes: made by one thread of its own, in the order of the publications, so that neither
- * the engine's thread nor the node's lock waits for them, and a block that has changed hands gets its last owner's.
+/* Checksums of published blocks, made by one thread in the order of the publications. So neither the engine's thread
+ * nor the node's lock waits for them. A block that has changed its owner gets the checksums of the last one.
  */
 #ifndef KVF_RUNTIME_CHECKSUMMER_H
 #define KVF_RUNTIME_CHECKSUMMER_H

@@ -229,8 +229,8 @@ static void flush_all(kvf_control *control)
   }
 }
 
-/* Under the node's lock, when the output has been taken: of the dials that wait, those that the core has not given up
- * in the meantime. Nothing would ever close a connection that it does not know. */
+/* Under the node's lock, after the output has been taken: starts the waiting dials that the core has not given up
+ * meanwhile. A connection that the core does not know would never be closed. */
 static void take_dials(kvf_node *node, kvf_list *dials)
 {
   kvf_list *link;

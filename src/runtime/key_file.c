@@ -40,9 +40,9 @@ static const char *find_keys(const uint8_t *data, size_t bytes, kvf_key keys[KVF
   return *count == 0 ? "it has no key, which must have 16 to 256 bytes" : NULL;
 }
 
-/* Who can write the file chooses the key, who can read it has it. Of root's files, which a container gets from outside
- * and cannot change, it is only said that all may read them; that a group may is how Kubernetes (fsGroup) hands them to
- * a user that is not root. */
+/* A user that can write the file chooses the key; a user that can read it has the key. A container gets root's files
+ * from outside and cannot change them. So for those there is only a warning, and only if all users may read them.
+ * Kubernetes (fsGroup) gives such files to a user other than root by a group. */
 static kvf_status check_file(const char *path, const struct stat *file, char *message)
 {
   const unsigned mode = file->st_mode & 07777;
@@ -82,8 +82,8 @@ static ssize_t read_all(int fd, uint8_t *data, size_t capacity)
   return (ssize_t)bytes;
 }
 
-/* By plain read(): stdio would leave a copy in a buffer of its own. The descriptor is none of own_fds.h's: to open a
- * file may take as long as its network takes, and a child that is forked meanwhile has the key in its memory. */
+/* By plain read(): stdio would leave a copy in its buffer. The descriptor is not one of own_fds.h: opening a file may
+ * take as long as its network takes. And a child that is forked meanwhile has the key in its memory anyway. */
 static kvf_status read_file(const char *path, uint8_t *data, size_t capacity, size_t *bytes, char *message)
 {
   struct stat file;

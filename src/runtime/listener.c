@@ -114,11 +114,10 @@ static kvf_status open_at(kvf_node *node, int *fd, char *message)
   }
   status = find_named(&node->config, &address, &named, message);
   if (status == KVF_OK && last > 0 && node->config.advertise[0] != '\0' && named.port != 0) {
-    return kvf_fail(
-        KVF_INVALID, message,
-        "advertise = %.60s names a port, and listen = %.60s takes any of several: name none, tickets then have "
-        "the one that was taken",
-        node->config.advertise, node->config.listen);
+    return kvf_fail(KVF_INVALID, message,
+                    "advertise = %.60s names a port, and listen = %.60s is a range: leave the port out, tickets then "
+                    "name the one that was taken",
+                    node->config.advertise, node->config.listen);
   }
   if (status == KVF_OK) {
     status = listen_on(node, address, last, fd, &bound, message);
@@ -133,8 +132,8 @@ static kvf_status open_at(kvf_node *node, int *fd, char *message)
   return KVF_OK;
 }
 
-/* At the same port, if that is free. Whoever cannot listen there has one address: a system may have switched a family
- * off, or not be done with finding out whether the address is its own. */
+/* At the same port, if that is free. If listening there fails, the node has one address. A system may have switched a
+ * family off, or may not have finished its check that the address is unique. */
 static void open_other(kvf_node *node, int *fd)
 {
   char message[KVF_MESSAGE_BYTES_MAX];

@@ -36,7 +36,7 @@ struct kvf_log_queue {
   pthread_cond_t done;  /* for those who wait for the end of all lines, or of the thread */
   kvf_list lines;
   uint64_t taken_ns; /* when one was taken last */
-  bool in_hand;      /* whoever has taken it may still be busy with it */
+  bool in_hand;      /* the thread that took it may still be busy with it */
   uint32_t count;
   uint64_t dropped;
   uint64_t reported; /* of the dropped ones */
@@ -294,7 +294,7 @@ bool kvf_log_sink_put(kvf_log_sink *sink, kvf_log_level level, const char *text)
   } else {
     sink->dropped++;
   }
-  if (!had_next) { /* else whoever takes or writes lines does not sleep, or knows until when */
+  if (!had_next) { /* else the thread that takes or writes lines does not sleep, or knows until when */
     (void)pthread_cond_signal(&sink->work);
     (void)pthread_cond_signal(&sink->taker);
   }

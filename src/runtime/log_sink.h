@@ -1,6 +1,6 @@
-/* Log lines on their way out. A thread of the sink's own writes them, since whoever reads them may stall: a pipe that
- * is full, a terminal that is stopped. Nobody else waits for that. A kvf_log_queue (config.h) is a sink too: its lines
- * are taken, and its thread writes those that nobody takes. */
+/* Log lines on their way out. The sink's thread writes them, because their reader may stall: a full pipe, a stopped
+ * terminal. No other thread waits for that. A kvf_log_queue (config.h) is a sink too: the program takes its lines, and
+ * its thread writes those that are not taken. */
 #ifndef KVF_RUNTIME_LOG_SINK_H
 #define KVF_RUNTIME_LOG_SINK_H
 

@@ -1,5 +1,5 @@
-/* What waits for an ordering point, publications and loads, and who tells the core: a thread of its own, which there is
- * while memory is registered whose kind knows such points.
+/* Publications and loads that wait for an ordering point, and the thread that tells the core. This thread runs while
+ * memory is registered whose kind knows such points.
  */
 #ifndef KVF_RUNTIME_ORDERING_H
 #define KVF_RUNTIME_ORDERING_H

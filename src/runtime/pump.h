@@ -1,8 +1,8 @@
 /* A node as it runs: the core under one lock, and what carries its effects out.
  *
  * Threads: the callers', the transports', and one of the node's own (control.c) that owns the control connections and
- * the clock. Each of them takes the lock, gives the core its input, carries out the effects that cost nothing (queueing
- * a read, storing a fence word), and lets go; bytes are copied and sockets are written to outside the lock.
+ * the clock. Each of them takes the lock, gives the core its input, carries out the cheap effects (queueing a read,
+ * storing a fence word), and releases the lock. Bytes are copied and sockets are written to outside the lock.
  */
 #ifndef KVF_RUNTIME_PUMP_H
 #define KVF_RUNTIME_PUMP_H

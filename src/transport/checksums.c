@@ -145,8 +145,8 @@ void kvf_checksums_close(kvf_region *checksums, uint32_t count)
 
 /* ---- making and comparing ---- */
 
-/* Readers that are too late, whom the fence tells so, may be reading it just now: by system calls, for which there is
- * no atomic load. Not seen by ThreadSanitizer, which knows of no fence. */
+/* Late readers, which learn from the fence that they are late, may be reading it just now. They read by system calls,
+ * for which there is no atomic load. Hidden from ThreadSanitizer, which does not know the fence. */
 __attribute__((no_sanitize("thread"))) static void store(volatile uint64_t *at, uint64_t sum)
 {
   if (*at != sum) {

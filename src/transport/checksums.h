@@ -1,10 +1,10 @@
 /* Checksums of blocks (option `checksum`).
  *
- * For each KV group there is one region more, its checksums: a row for each block and in it, for each part of the
- * group, in the order of the parts, a checksum for each head that the rank has of it. In a plan, those of a part are a
- * pair of their own, with the part's layer, group and heads: so they are read like the bytes that they are of, in the
- * same chunk, under the same fence, into the reader's own rows, whatever layers and heads either side has. A sum covers
- * one head of one block in one part, and is stored in little-endian order.
+ * Each KV group has one more region for its checksums, with a row for each block. A row has, for each part of the group
+ * in their order, a checksum for each head that the rank has of the part. In a plan, the checksums of a part are their
+ * own pair, with the part's layer, group and heads. So they are read like the part's bytes, in the same chunk, under
+ * the same fence, into the reader's own rows, for any layers and heads of both sides. A sum covers one head of one
+ * block in one part, and is stored in little-endian order.
  *
  * Sums regions follow the others, in the order of their groups. Pairs of sums follow the others too, a group's in one
  * run.
@@ -49,11 +49,9 @@ void kvf_checksums_close(kvf_region *checksums, uint32_t count);
  * written. One writer a row. False: the memory's device has failed. */
 KVF_MUST_USE bool kvf_checksums_make(const kvf_plan *plan, const kvf_region *regions, uint32_t group, uint32_t block);
 
-/* Of a read that has ended with KVF_OK, whose lease the sample says is live: counts how many of the chunk's leading
- * items have, at their local blocks, in what has moved, the bytes that their local checksums say (`verified`, which is
- * 0), and KVF_CHECKSUM if not all have. The chunk has been read whole; if its selection has no checksums, nothing is
- * done.
- */
+/* For a read that has ended with KVF_OK and a live sample. Compares the moved bytes of the chunk's items with their
+ * local checksums. `verified`, which is 0, becomes the number of leading items that agree; if not all agree, the status
+ * becomes KVF_CHECKSUM. The chunk has been read whole. If its selection has no checksums, the call has no effect. */
 void kvf_checksums_judge(const kvf_chunk *chunk, kvf_read_result *result);
 
 #endif

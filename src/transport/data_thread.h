@@ -1,10 +1,9 @@
-/* A transport whose state is one data thread's, as far as that is the same in all of them (tcp, ucx): its thread, its
- * links and its reads. What other threads ask of it, commands.h says.
+/* The common part of transports whose state belongs to one data thread (tcp, ucx): its thread, its links and its reads.
+ * For the requests of other threads see commands.h.
  *
- * Whose turn it is to be the data thread: the thread that was started for it, or a caller that looks after its own
- * small reads, so that no thread must be woken to send or to receive them. Whoever holds `lock` is the data thread. Its
- * own thread lets go of it while it waits, and while callers ask again and again it waits for commands only, so that an
- * answer wakes nobody.
+ * The holder of `lock` is the data thread. This is the thread that was started for it, or a caller that drives its own
+ * small reads. Then no thread must be woken to send or to receive them. The started thread releases the lock while it
+ * waits. While callers poll repeatedly, it waits for commands only, so that an answer wakes no thread.
  */
 #ifndef KVF_TRANSPORT_DATA_THREAD_H
 #define KVF_TRANSPORT_DATA_THREAD_H
@@ -115,8 +114,8 @@ KVF_MUST_USE kvf_status kvf_data_thread_start(kvf_data_thread *data_thread, cons
 void kvf_data_thread_stop(kvf_data_thread *data_thread);
 void kvf_data_thread_free(kvf_data_thread *data_thread);
 
-/* In the data thread: "NAME: peer ADDRESS: …", unless the limit has had enough of this `why`; then the next line says
- * how many are missing. */
+/* In the data thread: logs "NAME: peer ADDRESS: …". If there are too many lines of this `why`, it logs nothing, and the
+ * next line says how many are missing. */
 void kvf_data_thread_log(kvf_data_thread *data_thread, kvf_log_level level, kvf_status why, const kvf_address *peer,
                          const char *format, ...) __attribute__((format(printf, 5, 6)));
 /* In the data thread: from now on `memory` is the rank's; NULL: it has none. */

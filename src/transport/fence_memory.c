@@ -28,8 +28,8 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "an entry's words must be plain memo
 /* A word that changes this often within one call is another lease's each time: any of them is an answer. */
 #define LOAD_TRIES 8
 
-/* Of a size that cannot change, so that whoever maps it may read all of it for ever; and, from Linux 5.1 on, written by
- * the mapping that is there already and by nothing else. */
+/* Its size cannot change, so every mapping can read all of it for ever. From Linux 5.1 on, only the mapping that is
+ * there already can write it. */
 static bool seal(int fd)
 {
   const int fixed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -67,8 +67,8 @@ static bool is_table(const kvf_fence_head *head, uint32_t slots, const kvf_incar
          memcmp(&head->incarnation, incarnation, sizeof(*incarnation)) == 0;
 }
 
-/* By its name, which nothing but memory has: a device or a FIFO is not to be opened, and a file system that may not
- * answer is not to be asked. */
+/* By its name, which only memory has: a device or a FIFO must not be opened. A file system that may hang must not be
+ * asked. */
 static bool is_table_file(const char *link)
 {
   static const char expected[] = "/memfd:" FILE_NAME " ";

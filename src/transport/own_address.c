@@ -18,8 +18,8 @@
 #define FOUND_MAX 16 /* that a message has room for; more are counted alike */
 #define V4_PREFIX_BITS 96
 
-/* Of those reserved for documents (RFC 5737, 3849) that laboratories are least likely to use: nobody has them, so that
- * only a default route leads there. */
+/* Addresses reserved for documents (RFC 5737, 3849), of those that laboratories rarely use. No host has them, so only a
+ * default route leads there. */
 #define NOBODY_V4 "203.0.113.1:9"
 #define NOBODY_V6 "[2001:db8:ffff:ffff::1]:9"
 

@@ -11,10 +11,10 @@
 #include "kvferry/types.h"
 #include "wire/address.h"
 
-/* What the option listen names, without its range of ports: an address; an interface, whose IPv4 address it is, or
- * where it has none the IPv6 one; a network (10.0.0.0/8), for the one address in it; or a name, as
- * kvf_address_resolve() takes it. An interface goes before a host of the same name. On failure *out is unchanged and
- * `message` (KVF_MESSAGE_BYTES_MAX bytes) says what there is instead. KVF_INVALID. */
+/* Resolves the option listen, without its range of ports. It names an address, an interface, a network, or a name as
+ * for kvf_address_resolve(). Of an interface the IPv4 address is taken, or without one the IPv6 address; of a network
+ * (10.0.0.0/8) the one address in it. An interface takes precedence over a host of the same name. On failure *out is
+ * unchanged, and `message` (KVF_MESSAGE_BYTES_MAX bytes) lists the addresses that exist. KVF_INVALID. */
 KVF_MUST_USE kvf_status kvf_own_address_find(const char *text, kvf_address *out, char *message);
 
 /* The interface that has the address; "" if none has. */

@@ -1,6 +1,6 @@
-/* A rank's pages as a transport keeps them: its description, copied, and a plan. Of the rank's own memory, with the
- * plan of what others read, and where it lies; and of each link's peer, with the plan of what is read there. One
- * allocation, for free().
+/* A rank's pages as a transport keeps them: a copy of the description, and a plan. For the rank's own memory: its
+ * addresses, and the plan of the bytes that others read. For each link's peer: the plan of the bytes that are read
+ * there. One allocation, for free().
  */
 #ifndef KVF_TRANSPORT_PAGING_H
 #define KVF_TRANSPORT_PAGING_H

@@ -1,7 +1,6 @@
-/* The transports of one kind that a node has: one, or, where the kind says so, as many as tcp_streams, its rails, each
- * with a data thread of its own. They share the node's memory, and a link has a part in each of them; the core counts
- * which parts are up, and gives each read to one. A peer need not have as many rails as we: ours share its, or do
- * without some. */
+/* The transports of one kind that a node has: one, or for some kinds tcp_streams. These are its rails, each with its
+ * own data thread. They share the node's memory, and a link has a part in each of them. The core knows which parts are
+ * up, and gives each read to one. A peer may have another number of rails: ours share its rails, or leave some out. */
 #ifndef KVF_TRANSPORT_RAILS_H
 #define KVF_TRANSPORT_RAILS_H
 

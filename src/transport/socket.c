@@ -174,7 +174,7 @@ static int bind_and_listen(int fd, const kvf_address *address, uint32_t handshak
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   set_connection_options(fd, handshake_timeout_ms); /* accepted connections inherit them */
   if (storage.ss_family == AF_INET6) {
-    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); /* "::" also serves IPv4, whatever the system's default */
+    set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); /* "::" also serves IPv4, for any default of the system */
   }
   if (bind(fd, (const struct sockaddr *)&storage, bytes) != 0 || listen(fd, SOMAXCONN) != 0) {
     return errno;
@@ -204,7 +204,7 @@ kvf_status kvf_socket_listen(const kvf_address *address, uint32_t handshake_time
   kvf_own_fd_close(fd);
   const char *hint = "";
   if (error == EADDRINUSE) {
-    hint = " (another process listens there; choose another port, or 0 for any free one)";
+    hint = " (choose another port, or 0 for any free one)";
   } else if (error == EADDRNOTAVAIL) {
     hint = " (no interface of this machine has that address)";
   }

@@ -13,10 +13,10 @@
 #include "kvferry/types.h"
 #include "wire/address.h"
 
-/* A peer whose host has vanished (no power, no network) sends no end. The kernel gives a connection up when the other
- * host has answered nothing for so many handshake timeouts, neither bytes sent nor, where there are none, its probes.
- * That is long after kvferry's own clocks have ended what waits for the peer, and much sooner than idle_timeout_ms or
- * the kernel's own two hours. */
+/* A peer whose host has vanished (no power, no network) sends no end. The kernel gives a connection up if the other
+ * host has sent no answer for so many handshake timeouts, neither to bytes nor to probes. That is long after kvferry's
+ * own clocks have ended the work that waits for the peer. It is much sooner than idle_timeout_ms, or the two hours of
+ * the kernel. */
 #define KVF_SOCKET_PATIENCE_HANDSHAKES 10
 #define KVF_SOCKET_PATIENCE_MS_MIN 3000 /* so that a few lost packets in a row are no vanished host */
 #define KVF_SOCKET_PROBES 4             /* in the second half of that time */
@@ -57,12 +57,12 @@ int kvf_socket_accept(int listener, kvf_address *peer);
 int kvf_socket_connect(const kvf_address *peer, uint32_t handshake_timeout_ms, uint32_t buffer_bytes);
 
 /* Ends the connection, or the listening, and closes the descriptor. A child that was spawned and has not called exec()
- * holds a copy of the descriptor (see own_fds.h): the other side must see the end all the same. Such a copy also keeps
- * what is being watched by epoll: take it off first. */
+ * holds a copy of the descriptor (see own_fds.h). The other side sees the end in spite of it. Such a copy also keeps an
+ * epoll watch alive: remove the watch first. */
 void kvf_socket_close(int fd);
 
-/* What is still to be sent when the descriptor is closed is dropped, and the other side hears of a reset at once: for a
- * reader that takes nothing, whose bytes the kernel would else keep, and its end wait behind them. */
+/* Closing the descriptor then drops unsent bytes, and the other side gets a reset at once. For a reader that takes no
+ * bytes: else the kernel would keep its bytes, and the end would wait behind them. */
 void kvf_socket_drop_unsent(int fd);
 
 /* The descriptor's pending error, 0 if none. */

@@ -23,9 +23,9 @@ bool kvf_thread_cpus_are_free(const kvf_thread_cpus *cpus);
 /* False: the process may use none of them. Makes a thread to find out. */
 bool kvf_thread_cpus_are_usable(const kvf_thread_cpus *cpus);
 
-/* As pthread_create(), whose error it returns: a thread with all signals blocked, since the engine's are not for it,
- * with a name of at most 15 characters, and of the usual scheduling class: what the engine has for its own threads is
- * not for it either. Of CPUs that the process may not use: EINVAL. */
+/* pthread_create() of a thread with all signals blocked, because signals are for the engine. It has a name of at most
+ * 15 characters, and the default scheduling class instead of the engine's. Returns the error of pthread_create().
+ * EINVAL also for CPUs that the process may not use. */
 int kvf_thread_start(pthread_t *thread, const char *name, void *(*main)(void *context), void *context,
                      const kvf_thread_cpus *cpus);
 
@@ -39,8 +39,8 @@ int kvf_thread_wait_ms(uint64_t now_ns, uint64_t due_ns);
  * 50 us for others. */
 void kvf_thread_sleep_exactly(void);
 
-/* For a thread that polls: as sched_yield(), before each look. Returns until when it should not poll: 0, unless this
- * took so long that somebody else must be busy on the core, since each look costs a time slice then. */
+/* For a thread that polls: sched_yield() before each look. Returns the time until which it should not poll. This is 0,
+ * unless the call took so long that another thread must be busy on the core: each look then costs a time slice. */
 uint64_t kvf_thread_yield(void);
 
 #endif

@@ -17,7 +17,7 @@
 #define RECORD_ROOM_BYTES (RECORD_BYTES_MAX + 512u)
 #define READ_BUFFER_BYTES ((size_t)2 * RECORD_ROOM_BYTES) /* with each record OpenSSL moves what has come behind it */
 #define WHY_BYTES 96
-/* Whichever the slower of both sides is better at. The key goes with the hash that both suites have. */
+/* The one that the slower of both sides does better. The key goes with the hash that both suites have. */
 #define AES_FIRST "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
 #define CHACHA_FIRST "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256"
 /* A key may protect 2^24.5 records (RFC 8446, 5.5), and OpenSSL does not count them. */

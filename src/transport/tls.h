@@ -1,9 +1,9 @@
 /* TLS 1.3 (RFC 8446) over one non-blocking TCP socket, with the shared key as an external PSK (RFC 9257) and a
- * Diffie-Hellman exchange: before a byte of ours goes by, both sides have proved that they hold the key, and nobody
- * between them reads or alters one, nor whoever learns the key later.
+ * Diffie-Hellman exchange. Before the first byte of ours, both sides have proved that they hold the key. No party
+ * between them can read or alter a byte, and a party that learns the key later cannot read it either.
  *
- * The calls are those of a socket, with their errno: who has a session sends and receives through it, and waits for the
- * same descriptor. One thread at a time for a session; a context may be used by several.
+ * The calls are those of a socket, with their errno. With a session, send and receive through it, and wait for the same
+ * descriptor. One thread at a time for a session; a context may be used by several.
  */
 #ifndef KVF_TRANSPORT_TLS_H
 #define KVF_TRANSPORT_TLS_H
@@ -54,8 +54,8 @@ void kvf_tls_free(kvf_tls *tls);
 ssize_t kvf_tls_sendmsg(kvf_tls *tls, const struct msghdr *message);
 ssize_t kvf_tls_recvmsg(kvf_tls *tls, const struct msghdr *message);
 
-/* What has been received and not been asked for, a record's worth at a time and at most: the descriptor does not tell
- * of it, and the next receive takes of what has been received alone (EAGAIN: it was no whole record). */
+/* Received bytes that were not asked for, at most one record. The descriptor does not show them. The next receive takes
+ * bytes only from these (EAGAIN: they are not a whole record). */
 size_t kvf_tls_buffered_bytes(const kvf_tls *tls);
 
 /* While there are any: wait until the descriptor takes more, then send. It is also what a handshake waits with. */

@@ -1,17 +1,16 @@
 /* The contract between the runtime and a transport. tests/conformance/ runs the same suite against each of them.
  *
- * A transport moves bytes and reports; it decides nothing. It may own threads. The runtime calls the operations (from
- * any thread, possibly under the core's lock, so none may block, do bulk work or call back); the transport calls the
- * host's functions (from its own threads, under none of its locks: they take the core's lock).
+ * A transport moves bytes and reports; it decides nothing. It may own threads. The runtime calls the operations from
+ * any thread, possibly under the core's lock. So none may block, do bulk work or call back. The transport calls the
+ * host's functions from its own threads, under none of its locks: they take the core's lock.
  *
  * Reads. read() takes a chunk: blocks of one lease on one producer rank. It ends in exactly one read_done(), after
- * which nothing writes to the chunk's destination any more: that is what "released" rests on. A read that has status
- * KVF_OK carries a fence sample that was taken after the chunk's last byte had been copied, and its first byte was
- * copied after the lease had been found live, in the memory that the link is for: where it had not, nothing was copied
- * and the sample says so. The host
- * judges the sample. Where both sides have checksums, KVF_OK says too that all items agree with theirs; KVF_CHECKSUM,
- * which carries a sample as well, that one does not: the sample's judgement goes first. cancel() asks for an early end:
- * read_done() still comes, with KVF_CANCELLED or with what happened before.
+ * which nothing writes to the chunk's destination any more: that is what "released" rests on. A read with status KVF_OK
+ * has a fence sample that was taken after the chunk's last byte had been copied. Its first byte was copied after the
+ * lease had been found live, in the memory that the link is for. If the lease was not live, no byte was copied, and the
+ * sample says so. The host judges the sample. If both sides have checksums, KVF_OK also says that all items agree with
+ * theirs. KVF_CHECKSUM, also with a sample, says that one does not; the sample is judged first. cancel() asks for an
+ * early end: read_done() still comes, with KVF_CANCELLED or with what happened before.
  */
 #ifndef KVF_TRANSPORT_TRANSPORT_H
 #define KVF_TRANSPORT_TRANSPORT_H
@@ -34,8 +33,8 @@ typedef struct kvf_read_result {
   kvf_fence_sample sample; /* valid if status is KVF_OK or KVF_CHECKSUM */
   uint64_t bytes;          /* that arrived, checksums included */
   kvf_read_work work;      /* of those bytes */
-  /* Leading items whose bytes were compared with the producer's checksums, and agree: all, or fewer if status is
-   * KVF_CHECKSUM; 0 where one of the two sides has no checksums. */
+  /* Leading items whose bytes agree with the producer's checksums: all, or fewer if status is KVF_CHECKSUM. 0 if one of
+   * the two sides has no checksums. */
   uint32_t verified;
 } kvf_read_result;
 
@@ -180,16 +179,16 @@ extern const kvf_transport_ops kvf_transport_local; /* process_vm_readv: same ho
 extern const kvf_transport_ops kvf_transport_tcp;
 extern const kvf_transport_ops kvf_transport_ucx; /* RDMA and what else UCX has; loaded at run time */
 
-/* Reads one entry of a table that another thread may be storing to: word, then digest, then word again, so that both
- * are of one lease. Begins with an acquire barrier, which keeps it after the copies that it is to judge. */
+/* Reads one entry of a table that another thread may be storing to: word, then digest, then word again. So both are of
+ * one lease. Begins with an acquire barrier, which keeps it after the copies that it judges. */
 kvf_fence_entry kvf_fence_load(const void *table, uint32_t slot);
 
-/* The generation of a table that another thread, or process, may be storing to. It is loaded after whatever was loaded
- * before: a lease that was found live there is not of an older one. */
+/* The generation of a table that another thread, or process, may be storing to. It is loaded after all earlier loads: a
+ * lease that was found live there is not of an older generation. */
 uint64_t kvf_fence_generation(const void *table);
 
-/* Full: what was loaded before is loaded before what follows, by whatever processor, or part of the system, copies. For
- * transports that let others copy between two looks at the fence. */
+/* A full barrier: all earlier loads come before all later ones, also if another processor or part of the system copies.
+ * For transports that let others copy between two looks at the fence. */
 void kvf_fence_barrier(void);
 
 #endif

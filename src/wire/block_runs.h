@@ -1,8 +1,8 @@
 /* Block ids as runs: blocks of a request are mostly neighbours, and those that slid out of a window are all "none".
  *
- * Each run is a varint, kind in its low two bits: a single block or a run of consecutive ones (the distance from where
- * the last run ended, zigzag; for a run then a varint of its length less 2), or a run of KVF_BLOCK_NONE (its length
- * less 1). A list has one form: runs are as long as they can be.
+ * Each run is a varint with its kind in the low two bits. A single block and a run of consecutive blocks have the
+ * distance from the end of the last run, in zigzag form. A run then has a varint of its length less 2. A run of
+ * KVF_BLOCK_NONE has its length less 1. A list has one form: runs are as long as they can be.
  */
 #ifndef KVF_WIRE_BLOCK_RUNS_H
 #define KVF_WIRE_BLOCK_RUNS_H

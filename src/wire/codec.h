@@ -1,7 +1,7 @@
-/* Bounds-checked little-endian fields. A codec reads or writes, and so a message's fields are named once, in a function
- * that does both: written where the codec writes, set where it reads. Such a function takes its message without const,
- * and changes it only where the codec reads. A failure is sticky: code a message's fields one after the other and look
- * once, at the end. Nothing is allocated; the bytes are the caller's.
+/* Bounds-checked little-endian fields. A codec reads or writes. So a message's fields are named once, in a function
+ * that does both: a writing codec writes them, a reading codec sets them. Such a function takes its message without
+ * const, and changes it only where the codec reads. A failure is sticky: code a message's fields one after the other
+ * and look once, at the end. Nothing is allocated; the bytes are the caller's.
  */
 #ifndef KVF_WIRE_CODEC_H
 #define KVF_WIRE_CODEC_H

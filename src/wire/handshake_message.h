@@ -8,9 +8,9 @@
  * Proofs and the session's key are MACs over the raw bodies, so that role, nonces, versions and both incarnations are
  * bound. HELLO's form never changes: it is what versions are negotiated with.
  *
- * Every encode writes a body (without the frame's header) of at most the message's ..._BYTES_MAX; KVF_LIMIT: `capacity`
- * is too small; KVF_INVALID: the struct breaks a rule that is named at its fields. Every decode takes exactly one body;
- * KVF_PROTOCOL: it breaks a rule, is cut short or goes on too long. Then *out has nothing of use, nor to be freed.
+ * Every encode writes a body (without the frame's header) of at most the message's ..._BYTES_MAX. KVF_LIMIT: `capacity`
+ * is too small. KVF_INVALID: the struct breaks a rule that is named at its fields. Every decode takes exactly one body.
+ * KVF_PROTOCOL: the body breaks a rule, is too short or too long. Then *out has no valid content, and nothing to free.
  */
 #ifndef KVF_WIRE_HANDSHAKE_MESSAGE_H
 #define KVF_WIRE_HANDSHAKE_MESSAGE_H

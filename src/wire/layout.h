@@ -47,9 +47,9 @@ static inline uint64_t kvf_region_layout_bytes(const kvf_region_layout *layout)
   return layout->stride_bytes * (layout->blocks - 1) + layout->block_bytes;
 }
 
-/* Whether one region makes sense by itself: blocks, heads and block_bytes above 0, whole heads, heads within
- * heads_total, stride not below block_bytes, at most KVF_REGION_BYTES_MAX long, group below KVF_GROUPS_MAX, memory
- * below KVF_MEMORY_KINDS_MAX. */
+/* True if one region is valid by itself. Blocks, heads and block_bytes are above 0, heads are whole and within
+ * heads_total. The stride is at least block_bytes, and the length at most KVF_REGION_BYTES_MAX. The group is below
+ * KVF_GROUPS_MAX, the memory below KVF_MEMORY_KINDS_MAX. */
 bool kvf_region_layout_is_valid(const kvf_region_layout *layout);
 
 /* Whether a rank's regions make sense together: each by itself, at most KVF_REGIONS_MAX, one heads_total, and no group

@@ -1,5 +1,5 @@
 /* Sources: several tickets in one text, joined by ','. They are of the same prompt, each at another producer, the
- * preferred one first. Each is signed for itself, so that whoever joins them needs no key. Any thread.
+ * preferred one first. Each is signed by itself, so that joining them needs no key. Any thread.
  */
 #ifndef KVF_WIRE_SOURCES_H
 #define KVF_WIRE_SOURCES_H
@@ -14,11 +14,11 @@ typedef struct kvf_sources {
   uint64_t digests[KVF_SOURCES_MAX]; /* kvf_sources_digest(); of no meaning before */
 } kvf_sources;
 
-/* Takes a text of tickets: one that was altered or forged spoils the text. One that cannot be read is left out, if
- * another one can: while a fleet changes its release or its key, engines of both stand beside each other. On success
- * give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than KVF_SOURCES_MAX
- * tickets, or an empty one. KVF_INCOMPATIBLE, KVF_OTHER_KEY: none can be read; what is the matter with the first.
- * KVF_NO_MEMORY. */
+/* Takes a text of tickets. If one was altered or forged, the text is refused. A ticket that cannot be read is left out
+ * if another one can be read. For while a fleet changes its release or key, engines of both run side by side. On
+ * success give *out back with kvf_sources_free(); it is unchanged on failure. KVF_BAD_TICKET: also more than
+ * KVF_SOURCES_MAX tickets, or an empty one. KVF_INCOMPATIBLE, KVF_OTHER_KEY: none can be read; this is the first one's
+ * reason. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_sources_decode(const char *text, size_t text_bytes, const kvf_mac *macs, size_t macs_count,
                                            kvf_sources *out);
 

@@ -2,9 +2,9 @@
  *
  *   "kvf5." base64url(key id) "." base64url(payload) "." base64url(MAC over everything before it)
  *
- * The version is read first and then the key's id, so that a ticket of another release, or of another key, is called
- * that and not an altered one. The MAC is checked before the payload is decoded, so that what strangers wrote costs
- * nothing but the check. Without a key it is a checksum. One ticket has one text. Any thread.
+ * The version is read first and then the key's id. So a ticket of another release, or of another key, is not reported
+ * as altered. The MAC is checked before the payload is decoded. So a stranger's ticket costs only the check. Without a
+ * key it is a checksum. One ticket has one text. Any thread.
  *
  * Version 4, of the release before, has no key id, and each rank has one address. It is read, and written where the
  * option ticket_version says so.

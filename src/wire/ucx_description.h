@@ -1,8 +1,8 @@
-/* What a rank tells about itself so that a peer can read its memory through UCX: the description of the transport
- * `ucx`, bytes for the handshake.
+/* A rank's description for the transport `ucx`, as bytes for the handshake: with it a peer can read the rank's memory
+ * through UCX.
  *
- * UCX looks into a worker's address and into remote keys with little care. They are handed to it only behind the
- * control handshake's proof of the key, and only as they were written: a checksum over the whole shows accidents.
+ * UCX checks a worker's address and remote keys only a little. So they are given to it only after the control handshake
+ * has proved the key, and only unchanged: a checksum over the whole shows accidents.
  */
 #ifndef KVF_WIRE_UCX_DESCRIPTION_H
 #define KVF_WIRE_UCX_DESCRIPTION_H

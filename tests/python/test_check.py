@@ -203,7 +203,7 @@ def test_a_node_with_our_key(node: Callable[..., str], tmp_path: Path, capsys: p
     assert f"there kvferry {__version__}, protocol " in lines["version"] and f"here kvferry {__version__}" in lines["version"]
     assert "offers local, tcp; this machine can use local, tcp" in lines["transports"]
     assert re.search(r"a round trip takes \d+\.\d\d ms", lines["ping"])
-    assert re.search(r" \d+\.\d\d GB/s: \d+ MiB that the node made up", lines["speed"])
+    assert re.search(r" \d+\.\d\d GB/s: \d+ MiB of test bytes", lines["speed"])
 
 
 def test_the_key_of_the_environment(node: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -24,6 +24,7 @@ from kvferry.vllm.content import weights  # noqa: E402
 from kvferry.vllm.groups import Groups, without_drafts  # noqa: E402
 from kvferry.vllm.layout import check_checksums, pool_of  # noqa: E402
 from kvferry.vllm.split import Split  # noqa: E402
+from kvferry.vllm_entry import EXTRA  # noqa: E402
 from kvferry.engine.messages import NotCarried  # noqa: E402
 from kvferry.vllm.content.prompts import Prompts  # noqa: E402
 from vllm import config as vllm_configs  # noqa: E402
@@ -38,9 +39,11 @@ OTHER = SimpleNamespace(is_cpu=lambda: False, is_cuda=lambda: False, device_name
 
 
 def documented(section: str) -> list[str]:
-    """The second column of the section's table."""
+    """The second column of the section's table, with what all messages of the section begin or end with."""
     text = DOCUMENT.read_text().partition(f"## {section}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^\|.*\| `(.*)` \|$", text, re.M)
+    assert "…" not in text or f"\n{weights.HOW_TO_NAME}\n" in text
+    begin = f"{EXTRA}: " if section == "Options" else ""
+    return [begin + one.replace("…", weights.HOW_TO_NAME) for one in re.findall(r"^\|.*\| `(.*)` \|$", text, re.M)]
 
 
 def message(provoke: Callable[[], Any], kind: type[Exception]) -> str:

@@ -139,8 +139,7 @@ def test_versions_that_are_too_old(monkeypatch: pytest.MonkeyPatch, version: str
     for start in (lambda: config.check_start(vllm_config(options=ALLOW)), lambda: __import__("kvferry.vllm").vllm.KVFerryConnector):
         with pytest.raises(versions.VersionError) as raised:
             start()
-        assert str(raised.value) == (f"kvferry does not work with vLLM {version}: it is tested with vLLM 0.29, 0.31, 0.32 and 0.33, "
-                                     "and takes any from 0.29 on")
+        assert str(raised.value) == f"kvferry needs vLLM 0.29 or later, not {version}; tested: 0.29, 0.31, 0.32 and 0.33"
 
 
 def test_the_document_has_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,7 +294,7 @@ def test_blocks_that_kernels_divide(name: str, layout: str, quantized: KVQuantMo
     """Another GPU's kernels may divide them otherwise: nothing else would tell such pages apart."""
     backend = backend_of(name)
     made, caches = lay_out(backend, KVCacheLayout[layout], spec_of(backend, 128, quantized))
-    with pytest.raises(LayoutError, match=r"keep a block of 128 tokens as 2: start the engine with --block-size 64"):
+    with pytest.raises(LayoutError, match=r"keep a block of 128 tokens as 2: set --block-size 64"):
         pool_of(caches, made, ALONE)
     made, caches = lay_out(backend, KVCacheLayout[layout], spec_of(backend, 64, quantized))
     assert len(pool_of(caches, made, ALONE).parts) == LAYERS

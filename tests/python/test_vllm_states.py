@@ -409,7 +409,7 @@ def test_blocks_of_states_that_are_not_as_expected(change: Callable[[torch.Tenso
 def test_bytes_that_are_not_shown() -> None:
     spec = MODELS["linear"].spec(1)
     tensor = torch.zeros(POOL_BLOCKS, 1, 1, spec.state_content_size_bytes - 4, dtype=torch.int8)
-    with pytest.raises(LayoutError, match=r"its blocks are 3200 bytes, and the tensor that vLLM shows has 3196"):
+    with pytest.raises(LayoutError, match=r"its blocks have 3200 bytes, and vLLM's tensor has 3196"):
         pool_of({NAMES[0]: tensor}, KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec)]), ALONE)
 
 

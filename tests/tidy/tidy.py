@@ -7,13 +7,14 @@ import sys
 
 import binary_rules
 import compile_rules
+import language_rules
 import source_rules
 
 
 def problems(arguments):
     root = arguments.source
     if arguments.rules == "source":
-        for rule in source_rules.RULES:
+        for rule in (*source_rules.RULES, *language_rules.RULES):
             yield from rule(root)
     elif arguments.rules == "compile":
         yield from compile_rules.compiles(root, arguments.cc)

@@ -14,11 +14,8 @@ from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROMETHEUS = DOCS.parent / "deploy/prometheus"
 RELEASES = DOCS / "models.md"
+FLAGS = "here", "elsewhere", "recompute", "breaker"
 OF_A_RELEASE = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\n", re.M)
-
-
-def yes(flag: bool) -> str:
-    return "yes" if flag else "–"
 
 
 def how_known(name: str, topology: Topology) -> str:
@@ -33,11 +30,11 @@ def tables() -> dict[str, list[str]]:
     """The rows of each document's table, which is its first whose rows begin with a name."""
     return {
         "options.md": [
-            f"| `{name}` | {unit or '–'} | {initial or '(none)'} | {allowed} | {meaning} |"
+            f"| `{name}` | {f'{initial} {unit}'.strip() or '(none)'} | {allowed} | {meaning} |"
             for name, unit, initial, allowed, meaning in _kvferry.options()],
         "reasons.md": [
-            f"| `{name}` | {lost} | {yes(here)} | {yes(elsewhere)} | {yes(recompute)} | {yes(breaker)} | {meaning} |"
-            for name, lost, here, elsewhere, recompute, breaker, meaning in _kvferry.reasons()],
+            f"| `{name}` | {lost} | {', '.join(flag for flag, holds in zip(FLAGS, flags) if holds) or '–'} | {meaning} |"
+            for name, lost, *flags, meaning in _kvferry.reasons()],
         "models.md": [
             f"| `{name}` | {carried.what} | {' | '.join(how_known(name, topology) for topology in TOPOLOGIES)} |"
             for name, carried in CARRIED.items()] + [
@@ -67,16 +64,21 @@ def with_part(text: str, part: str) -> str:
 
 
 def metric_groups() -> str:
-    def row(name: str, kind: str, metric: metric_table.Metric) -> str:
-        return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |\n"
-    head = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
-    return "\n".join(f"## {title}\n\n{head}{''.join(row(*one) for one in group)}" for title, group in metric_table.groups().items())
+    def row(name: str, _: str, metric: metric_table.Metric) -> str:
+        return f"| `{name}` | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |\n"
+    head = "| metric | labels | meaning |\n|---|---|---|\n"
+    histograms = ", ".join(f"`{name}`" for name, kind, _ in metric_table.names() if kind == "histogram")
+    kinds = filled(f"Names that end in `_total` are counters. These are histograms: {histograms}. All others are gauges.")
+    groups = (f"## {title}\n\n{head}{''.join(row(*one) for one in group)}" for title, group in metric_table.groups().items())
+    return "\n".join([kinds, *groups])
 
 
 def connector_causes() -> str:
-    head = "| cause | no ticket | not loaded | meaning |\n|---|---|---|---|\n"
-    return head + "".join(f"| `{name}` | {yes(name in why.TICKETS.causes)} | {yes(name in why.USE.causes)} | {cause.meaning} |\n"
-                          for name, cause in why.causes_of_connector().items())
+    def where(name: str) -> str:
+        sides = [step.side for step in (why.TICKETS, why.USE) if name in step.causes]
+        return "both" if len(sides) > 1 else sides[0]
+    head = "| cause | on | meaning |\n|---|---|---|\n"
+    return head + "".join(f"| `{name}` | {where(name)} | {cause.meaning} |\n" for name, cause in why.causes_of_connector().items())
 
 
 def filled(text: str, indent: str = "") -> str:

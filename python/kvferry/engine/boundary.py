@@ -36,7 +36,7 @@ class Side(Protocol):
     def count_error(self, hook: str) -> None: ...
 
     def stop(self, why: str) -> Any:
-        """Ends all leases and loads, and lets no other begin; nothing more, if that is done. Whatever it raises goes through."""
+        """Ends all leases and loads, and lets no other begin; nothing more, if that is done. Its exceptions go through."""
 
 
 class RequestSide(Side, Protocol):

@@ -1,4 +1,4 @@
-"""The scheduler side and its ranks in touch whatever the engine's steps do: a connection from each rank, a thread at
+"""The scheduler side and its ranks in touch, independent of the engine's steps: a connection from each rank, a thread at
 either end. For engines whose own messages go with the steps of a batch, and that may have none for a while.
 
 All of an engine's ranks are processes of one user on one host.

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from kvferry._kvferry import Event, Verdict
 
 WEIGHTS_CHANGED, DISCARDED, NOT_TAKEN, PREEMPTED = "weights_changed", "discarded", "not_taken", "preempted"
-"""Why a ticket is not used, beside NotCarried: the engine has reset its cache, or paused, while its load was under way; the
-engine did not take the offer: another connector loads, or its logprobs are asked for; the engine has taken back the
-blocks of a running request, whose lease ended when it had been loaded."""
+"""Reasons why a ticket is not used, beside NotCarried:
+
+- The engine changed its weights, reset its cache or paused while the load was under way.
+- The engine did not take the offer: another connector loads, or the prompt's logprobs are asked for.
+- The engine has taken back the blocks of a running request, whose lease ended when it had been loaded."""
 
 
 class Phase(enum.Enum):
@@ -130,7 +132,7 @@ class Consumer:
 
     def truncate_to(self, request: Any, tokens: int) -> None:
         """The engine goes on after the first tokens of what it took for loaded, in the blocks that the request has; with 0
-        it computes the prompt, in whatever blocks."""
+        it computes the prompt, in any blocks."""
         raise NotImplementedError
 
     def finds_cached(self, request: Any, missing: int) -> bool:
@@ -192,7 +194,7 @@ class Consumer:
             self._fail(remote, verdict)
 
     def reject(self, remote: RemotePrompt, tokens: int, mistake: str) -> None:
-        """Nothing can be done about it but by whoever has made the request."""
+        """Only the author of the request can do something about it."""
         limited.warning("kvferry: request %s fails: %s", remote.key, mistake)
         remote.mistake = mistake
         self._fail(remote, self._node.request_refused(_kvferry.INVALID, tokens, {}))
@@ -277,7 +279,7 @@ class Consumer:
 
     def end(self, key: str) -> bool:
         """The request has ended; whether the engine has to wait for the last word of every rank. Its blocks go their own
-        way: the engine would free them with the first word of whichever connector."""
+        way: the engine would free them with the first word of any connector."""
         remote = self._remote.get(key)
         if remote is None:
             return False
@@ -308,7 +310,7 @@ class Consumer:
         return keys
 
     def give_up(self, key: str, has_ended: bool) -> None:
-        """Whatever it is doing, it goes on without a load: at once, or when the one that is under way is over."""
+        """In any state it goes on without a load: at once, or when the one that is under way is over."""
         remote = self._remote.get(key)
         if has_ended or remote is None:
             self.end(key)

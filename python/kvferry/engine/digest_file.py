@@ -120,7 +120,7 @@ def load(folder: Path) -> Entries:
 
 
 def _check_writers(path: Path, found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
-    """Whoever may write there says which weights these are."""
+    """A user that may write there decides which weights these are."""
     if not is_kind(found.st_mode):
         raise DigestFileError(f"{path} is of the wrong kind")
     if found.st_uid not in (0, os.geteuid()):

@@ -3,7 +3,7 @@
     leaving   /health is 503, so that routers take it off their lists; new prompts are computed and get tickets all the same
     closed    new prompts are refused, typed and retryable; those under way go on
     ending    no prompt is under way; leases are out
-    ended     none is: whoever ends the process now costs nobody anything
+    ended     none is: the end of the process now costs no request
 
 An engine says in a file of its folder (errors.py) when it closes: an API server, of which there may be several, and several
 engines behind each, looks there at each request. What is to be decided beyond that, the engine decides.
@@ -77,7 +77,7 @@ def phase_of(closes_ns: int | None, now_ns: int, requests: int, leases: int) -> 
 
 
 def proof_of(key: bytes, nonce: str, grace: str) -> str:
-    """That whoever asks from elsewhere has the key; `grace` is what he asks for, "" for the engine's own."""
+    """Proves that a caller from elsewhere has the key; `grace` is the one that it asks for, "" for the engine's own."""
     return hmac.digest(key, f"kvferry drain\0{nonce}\0{grace}".encode(), "sha256").hex()
 
 

@@ -2,8 +2,8 @@
 
 All engines of a user share a folder in memory, which is his alone. Each has a folder of its own in it, with a file for each
 request that has failed, there before the engine hears that it has. An engine holds its folder's lock as long as it lives:
-the system lets go of it however the engine ends, and whoever looks for such folders next removes it. API servers look into
-the folders of all engines, since nothing may tell them which is theirs; requests' ids are unique.
+the system releases it at any end of the engine, and the next process that looks for such folders removes it. API servers look
+into the folders of all engines, because they may not know which is theirs; requests' ids are unique.
 
 A failure is complete but for HTTP's own words, so that an API server needs no configuration.
 """
@@ -45,14 +45,14 @@ class Reply(NamedTuple):
 
 
 def failure_text(verdict: Verdict, peer: str | None, http_status: int, mistake: str | None = None) -> bytes:
-    """What a file says. A `mistake` is the client's, whatever the engine's errors are."""
+    """The content of a file. A `mistake` is the client's, for any option of the engine."""
     return json.dumps([time.monotonic_ns(), 400 if mistake else http_status, verdict.retry_after_ms,
                        _kvferry.status_name(verdict.status), peer,
                        mistake or _kvferry.status_meaning(verdict.status)]).encode()
 
 
 def stop_reason(verdict: Verdict) -> str:
-    """The same for whoever has the engine's own answer, and no API server of ours: Ray, Dynamo, a program around the engine."""
+    """The same for programs that get the engine's answer without an API server of ours: Ray, Dynamo, other programs."""
     return f"kvferry:{_kvferry.status_name(verdict.status)}:retry={int(verdict.retry_after_ms > 0)}"
 
 
@@ -111,7 +111,7 @@ def _file_name(request_id: str) -> str:
 
 
 def find_failure(base: Path, request_id: str, since_ns: int) -> Reply | None:
-    """Why a request has failed since then, in whichever engine. OSError, ValueError: it cannot be read."""
+    """Why a request has failed since then, in any engine. OSError, ValueError: it cannot be read."""
     name = _file_name(request_id)
     for folder in base.iterdir():
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -135,7 +135,7 @@ class Failures:
             self._descriptor = _lock(unnamed)  # before it has a name, or a sweep could take it for a dead one's
             self._folder = unnamed.rename(base / unnamed.name[1:])
         except OSError as error:
-            logger.warning("kvferry: clients of failed requests will not hear why: %s", error)
+            logger.warning("kvferry: clients of failed requests will not get the reason: %s", error)
 
     @property
     def folder(self) -> Path | None:
@@ -155,7 +155,7 @@ class Failures:
             for name in map(_file_name, dict.fromkeys(self.names_of(key))):
                 self._write(self._folder, name, text)
         except OSError as error:
-            limited.warning("kvferry: request %s: its client will not hear why it fails: %s", key, error)
+            limited.warning("kvferry: request %s: its client will not get the reason of the failure: %s", key, error)
 
     def _write(self, folder: Path, name: str, text: bytes) -> None:
         unnamed = folder / "unnamed"

@@ -9,7 +9,7 @@ Error = dict[str, Any]
 
 
 class Form:
-    """Of OpenAI's completions and chats, and of whatever tells errors as they do."""
+    """Of OpenAI's completions and chats, and of other forms with the same errors."""
 
     ERRORS: tuple[bytes, ...] = (b'data: {"error"',)
     """How an event that tells one begins."""

@@ -33,7 +33,7 @@ PROMPTS = ("/v1/", "/inference/", "/generate", "/invocations")
 """How the paths of prompts begin; what else one may ask, as who runs the engine does, goes on."""
 RETRY_AFTER_MS = 1000
 NONCE_S = 30
-LOOK_S = 1.0  # how long an answer of the engine's is good for whoever asks without a key
+LOOK_S = 1.0  # how long an answer of the engine's is good for clients without a key
 ASKING_MAX = 16  # who ask for a drain at a time
 GRACE = re.compile(r"[0-9]{0,9}")
 LEAVES = make_reply(503, RETRY_AFTER_MS, "draining", None, "This engine is leaving and takes no new prompts: ask another one.")

@@ -1,8 +1,8 @@
 """The nodes' numbers on their way to an engine's /metrics, as kvferry_* or vllm:kvferry_*, and to its log.
 
 A node's Meter says what has changed since the last step; the engine merges the ranks' Data and hands each step's to one of
-its API servers. So counters travel as increases, and gauges as values with the node that they are of: whichever server
-shows a gauge last is right, and no server has to know what the others were told.
+its API servers. So counters travel as increases, and gauges as values with the name of their node: the server
+that shows a gauge last is right, and no server needs the others' numbers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The scheduler side of handing a prompt over: reserves a lease in the step of its last tokens, makes the ticket when
-the request finishes, and keeps its blocks until every rank has ended it."""
+"""The scheduler side of handing a prompt over. It reserves a lease in the step of the prompt's last tokens, and makes the
+ticket when the request finishes. It keeps the blocks until every rank has ended the lease."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Lease:
     is_known: bool = True  # to the ranks, or soon: its publication is among a step's orders
     made_s: float = field(default_factory=time.time)
     held: list[Any] = field(default_factory=list)
-    """Blocks that the lease references, too: what slides out of windows, and all once the request has finished. Whoever
-    else keeps them has references of its own."""
+    """Blocks that the lease references, too: those that leave windows, and all once the request has finished. Other
+    users of them have their own references."""
 
 
 class Producer:
@@ -202,7 +202,7 @@ class Producer:
         return {lease.id: lease.lease for lease in self._leases.values()}
 
     def give_up(self, key: str) -> None:
-        """No ticket; whatever lease the request has ends before the next step's memory work."""
+        """No ticket; if the request has a lease, it ends before the next step's memory work."""
         if key in self._wanted:
             self.refuse(key, INTERNAL_ERROR)
         self._by_request.pop(key, None)

@@ -113,7 +113,7 @@ class Questions:
         except ValueError as error:
             return {"error": str(error)}
         except Exception as error:
-            limited.error("kvferry: a question is not answered: %r", error)
+            limited.error("kvferry: a query was not answered: %r", error)
             return {"error": f"internal error: {error!r}"}
 
     def close(self) -> None:

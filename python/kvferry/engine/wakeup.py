@@ -2,7 +2,7 @@
 
 A `Teller` in the process of each rank sends an empty message whenever its node has an event; the `Listener` in the process of
 the engine's scheduler wakes the engine. The socket's name is in Linux's abstract namespace: nothing is left in a folder.
-Whoever sends to it causes a step at most, and no more than one in PAUSE_S.
+A sender causes a step at most, and no more than one in PAUSE_S.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def _believed(files: Sequence[Path]) -> dict[Path, Entries]:
         try:
             found[folder] = digest_file.load(folder)
         except DigestFileError as error:
-            logger.warning("kvferry: the weights are read before they have an identity, whatever %s says: %s",
+            logger.warning("kvferry: the weights are read before they have an identity, despite the option %s: %s",
                            WEIGHTS_DIGEST, error)
     return found
 
@@ -143,11 +143,11 @@ class Weights:
             self._generation += 1
             self._content = self._version = None
             self._is_reading = self._is_disproved = False
-            self._loaded.set()  # whoever still reads the last ones ends
+            self._loaded.set()  # a thread that still reads the last ones ends
             self._loaded = threading.Event()
 
     def name(self, version: str) -> None:
-        """Whoever has sent the weights in memory has named them, as they are from now on: their files alone do not say it."""
+        """The sender of the weights in memory has named them, as they are from now on: their files alone do not say it."""
         with self._lock:
             self._version = version
 
@@ -159,7 +159,7 @@ class Weights:
         return self._is_disproved
 
     def on_disproved(self, tell: Callable[[], None]) -> None:
-        """To be called, in whatever thread, when is_disproved becomes true; at once, if it is."""
+        """To be called, in any thread, when is_disproved becomes true; at once, if it is."""
         with self._lock:
             self._tell_disproved = tell
             is_late = self._is_disproved
@@ -220,10 +220,10 @@ class Weights:
             _Confirmation(files, cache, lambda: generation == self._generation).run()
         except StoppedError:
             return
-        except Exception as error:  # whatever it is, nobody will know better
+        except Exception as error:  # any error: the weights are not confirmed
             self._disprove(generation, error)
             return
-        logger.info("kvferry: %s is right: %.1f GB of weights are read, in %.1f s", digest_file.NAME, _gigabytes(files),
+        logger.info("kvferry: %s is correct: %.1f GB of weights were read in %.1f s", digest_file.NAME, _gigabytes(files),
                     time.monotonic() - start)
 
     def _disprove(self, generation: int, error: Exception) -> None:
@@ -233,7 +233,7 @@ class Weights:
             self._content = self._version = None
             self._is_disproved = True
             tell = self._tell_disproved
-        logger.error("kvferry: this engine's weights are not known to be those that %s names: %s. %s", digest_file.NAME,
+        logger.error("kvferry: this engine's weights may differ from those in %s: %s. %s", digest_file.NAME,
                      error, REMEDY)
         tell()
 

@@ -1,9 +1,9 @@
-"""For whoever sends a request to a decode engine: first its ticket, or what it is found by, into the engine's mailbox.
+"""For the sender of a request to a decode engine: first its ticket, or the data to find it by, into the engine's mailbox.
 
     tokens, reason = deposit(path, ticket="kvf5.…")                    # a router that has the ticket
     tokens, reason = deposit(path, tokens=[1, 5, …], at="p-host:7301")  # the engine asks that producer for it
 
-Then the request, whatever the answer was: what is not loaded is computed.
+Then the request, after any answer: a prompt that is not loaded is computed.
 """
 
 from __future__ import annotations

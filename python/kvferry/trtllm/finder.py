@@ -1,7 +1,7 @@
 """Tickets that producers are asked for, by the prompt.
 
-Who names the producer knows that it has computed the prompt: then it is asked again, as long as somebody waits, since a
-prompt's ticket may be there a moment after its answer. Else all are asked once."""
+A caller that names the producer knows that it has computed the prompt. Then it is asked again, as long as a caller waits:
+the prompt's ticket may be there a moment after its answer. Else all producers are asked once."""
 
 from __future__ import annotations
 

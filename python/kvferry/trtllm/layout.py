@@ -106,7 +106,7 @@ def pool_of_layout(layout: Any, config: Config, model: Model, rank: int, memory:
     share = (0, 1, 1)
     for index, group in enumerate(layout.groups):
         if group.layer_group_id != index:  # page ids come by that number
-            raise LayoutError(f"layer group {group.layer_group_id} is the {'first' if index == 0 else 'next'} of the pool's, where {index} was to be")
+            raise LayoutError(f"layer group {group.layer_group_id} is the {'first' if index == 0 else 'next'} of the pool's, expected {index}")
         if group.window_size is not None:
             raise LayoutError(f"layer group {group.layer_group_id} has a sliding window, which kvferry does not carry on TensorRT-LLM")
         for region, is_replicated in [*((one, False) for one in group.regions), *((one, True) for one in group.replicated_regions)]:

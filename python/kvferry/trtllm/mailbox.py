@@ -115,7 +115,7 @@ class Mailbox:
             hold_ms = min(max(int(asked.get("hold_ms", self._hold_ms)), 0), HOLD_MS_MAX)
             self._deposit(asked, hold_ms, done)
         except Exception as error:  # anybody of this user may send anything
-            limited.warning("kvferry: the mailbox was asked what it does not understand: %s", error)
+            limited.warning("kvferry: the mailbox received a malformed message: %s", error)
             return 0, MALFORMED
         try:
             return await asyncio.wait_for(answer, hold_ms / 1000)

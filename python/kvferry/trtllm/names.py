@@ -64,8 +64,8 @@ def request_state() -> Any:
 
 
 def keeps_blocks_of_transfers() -> bool:
-    """Of requests that load or save, whatever becomes of them: older managers give them back when a request is cancelled, and
-    keep those that the prefix cache knows the prompt by in place of the request's own when it has finished."""
+    """True if the blocks of requests that load or save are kept to the end of the transfer. Older managers give them back
+    when a request is cancelled. When it has finished, they keep the prefix cache's blocks of the prompt instead of its own."""
     return hasattr(manager_class(), "has_pending_transfers")
 
 

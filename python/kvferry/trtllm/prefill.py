@@ -1,7 +1,7 @@
 """Leases on TensorRT-LLM's scheduler: of each prompt that a prefill engine has computed for another engine.
 
-Such a request is of one token (max_tokens: 1). A lease is made when it has finished by itself: then the engine asks whether
-to keep its blocks, and gives them to nobody else until every rank has said that the lease has ended. Before that, and of
+Such a request is of one token (max_tokens: 1). A lease is made when it has finished by itself. Then the engine asks whether
+to keep its blocks, and keeps them until every rank has said that the lease has ended. Before that, and of
 requests that are cancelled, not every version says that it takes blocks back.
 """
 

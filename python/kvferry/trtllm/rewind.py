@@ -1,5 +1,5 @@
-"""Loads straight into the blocks, on a rank: what all ranks have found is the same on each, in the same iteration, and a
-request whose load has failed goes back to the tokens that are good.
+"""Loads straight into the blocks, on a rank. Each rank has the merged result of all ranks in the same iteration. A request
+whose load has failed goes back to the tokens that are good.
 
 While loads are open, and only then, each iteration's get_finished() exchanges once what is new. Which loads are open follows
 from the steps' metadata and from these exchanges, so no rank meets the others in vain. Each has a table of recovery, which
@@ -97,7 +97,7 @@ class Rewinder:
                     self._table.end(event.request_id)
                     again = True
                 elif event.kind == _kvferry.RECOVERY_TERMINATE:
-                    limited.error("kvferry: request %d waits for blocks of which nobody knows what becomes: %s", event.user,
+                    limited.error("kvferry: request %d waits for blocks whose state is unknown: %s", event.user,
                                   _kvferry.status_name(event.status))
                 elif event.kind == _kvferry.RECOVERY_RELEASE:
                     self._release(event.request_id, saved)

@@ -4,7 +4,7 @@
                      └─ failed, or not asked for in time ─► forgotten
 
 A ticket is deposited before its request reaches the engine. Its blocks are loaded into blocks of the staging, the same on
-all ranks. Those are free again when a copy from them has been ordered: whoever loads into them next waits for that.
+all ranks. Those are free again when a copy from them has been ordered: the next load into them waits for that.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class KVFerryWorker(WorkerBase):
         return (_kvferry.MEMORY_CUDA if device.type == "cuda" else _kvferry.MEMORY_HOST), device.index or 0
 
     def _open(self, rank: int, describe: Any) -> None:
-        """No rank fails alone: whatever is wrong with one is raised by all."""
+        """No rank fails alone: an error of one is raised by all."""
         record, hub, wrong = b"", ("", ""), ""
         try:
             record = self._prepare(rank, describe())

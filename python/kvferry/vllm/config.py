@@ -92,8 +92,8 @@ def transports_by_buffers(vllm_config: VllmConfig) -> dict[str, str]:
     for name in ("transports", "require"):
         given = option_text(transfer.kv_connector_extra_config.get(name, "tcp"))
         if given not in ("tcp", ""):
-            raise ConfigError(f'kv_buffer_device = "cpu" sends blocks of a GPU through host memory, which tcp alone does, and '
-                              f'{EXTRA} has {name} = "{given}": make it "tcp", or leave kv_buffer_device out')
+            raise ConfigError(f'kv_buffer_device = "cpu" works over tcp alone, not {name} = "{given}" ({EXTRA}): make it "tcp", '
+                              "or leave kv_buffer_device out")
     return {"transports": "tcp"}
 
 
@@ -113,20 +113,19 @@ def check_engine(vllm_config: VllmConfig, given: dict[str, Any]) -> list[str]:
     allows_untested = Options(given, EXTRA).choice(UNTESTED, "refuse", "allow") == "allow"
     features_off = seam.check_start(vllm_config, allows_untested)
     if not (current_platform.is_cpu() or current_platform.is_cuda()):
-        raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, and this engine's is on "
-                          f"{current_platform.device_name}; vLLM's host buffers (kv_buffer_device) are not used either")
+        raise ConfigError(f"kvferry carries KV in host memory or on NVIDIA GPUs, not on {current_platform.device_name}; "
+                          "kv_buffer_device does not help")
     transports_by_buffers(vllm_config)
     prefix_of(given)
     if envs.VLLM_KV_CACHE_LAYOUT in SCATTERED:
         raise ConfigError(f"kvferry needs blocks in one piece, and VLLM_KV_CACHE_LAYOUT={envs.VLLM_KV_CACHE_LAYOUT} scatters "
-                          "them by heads: leave it unset, or take BLHNC to have all layers of a block together")
+                          "them by heads: leave it unset, or take BLHNC")
     parallel = vllm_config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name) > 1:
-            raise ConfigError(f"kvferry supports tensor, pipeline and data parallel engines, not {name}")
+            raise ConfigError(f"kvferry does not support {name} above 1")
     if seam.returns_routed_experts(vllm_config):
-        raise ConfigError("kvferry does not carry routed experts, and vLLM would take no load: leave out "
-                          "--enable-return-routed-experts")
+        raise ConfigError("kvferry does not carry routed experts: leave out --enable-return-routed-experts")
     return features_off
 
 

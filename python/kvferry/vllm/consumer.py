@@ -197,8 +197,8 @@ class Consumer(consumer.Consumer):
                 self.prefill_here(remote.key, LORA_CHANGED)
 
     def unload_waiting(self) -> None:
-        """Prompts that are loaded and wait for a place, another connector's as well: vLLM would go on with them after new
-        weights, and does not count on their blocks when it resets its cache."""
+        """Unloads prompts that are loaded and wait for a place, also another connector's. Else vLLM would go on with them
+        after new weights; it does not expect their blocks when it resets its cache."""
         for request in seam.loaded_and_waiting(self.scheduler):
             self._unload(request)
             self._unstarted.pop(request.request_id, None)

@@ -3,7 +3,7 @@
 vLLM promises none of these names. An entry is a *guard* or a *feature*:
 
 - A guard missing, or changed: a lease could outlive its blocks, a load could write late, or content could be mistaken.
-  The engine does not start, whatever its options.
+  The engine does not start, with any options.
 - A feature missing: it is off. On a version that kvferry is tested with this is said once and counted. On any other
   version the engine does not start, unless the option untested_vllm is "allow".
 
@@ -277,7 +277,7 @@ def trouble(entry: Entry) -> str:
     """How vLLM differs from the entry; "" if it does not."""
     try:
         found = find(entry.name)
-    except Exception:  # whatever an import of vLLM's may raise
+    except Exception:  # anything that an import of vLLM's may raise
         return "is not there"
     if entry.takes is not None:
         takes = tuple(inspect.signature(found).parameters)
@@ -323,9 +323,9 @@ def judge(version: str, found: list[tuple[Entry, str]], allows_untested: bool) -
     """The features that are off. ContractError: the engine must not start."""
     guards = [one for one in found if one[0].is_guard]
     if guards:
-        raise ContractError(f"kvferry does not start: on vLLM {version} it could hand over wrong KV, since "
-                            f"{_lines(guards)}. It is tested with vLLM {versions.names()}")
+        raise ContractError(f"kvferry does not start: it could hand over wrong KV on vLLM {version}: {_lines(guards)}. "
+                            f"Tested: {versions.names()}")
     if found and not versions.is_tested(version) and not allows_untested:
-        raise ContractError(f"kvferry is not tested with vLLM {version}, where {_lines(found)}: take vLLM "
-                            f'{versions.names()}, or give the option "untested_vllm": "allow" to do without')
+        raise ContractError(f"kvferry is not tested with vLLM {version}: {_lines(found)}. Take a tested one ({versions.names()}), "
+                            'or set "untested_vllm": "allow" to do without')
     return found

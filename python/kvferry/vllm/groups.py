@@ -81,8 +81,8 @@ def without_drafts(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig,
     if not seam.has_draft_kv(vllm_config):
         return kv_cache_config, []
     if vllm_config.speculative_config.method == "extract_hidden_states":
-        raise LayoutError("kvferry does not carry the hidden states that extract_hidden_states keeps: take the method out of "
-                          "speculative_config, or kvferry out of kv_transfer_config")
+        raise LayoutError("kvferry does not carry hidden states: take extract_hidden_states out of speculative_config, or "
+                          "kvferry out of kv_transfer_config")
     target_layers = vllm_config.model_config.get_total_num_hidden_layers()
     specs = dict(one for group in kv_cache_config.transfer_groups for one in layer_specs(group))
     marked = seam.draft_layers(kv_cache_config)
@@ -109,8 +109,8 @@ class Groups:
         by_token = [size for group, size in zip(self._groups, self._sizes) if not is_state(group)]
         self.block_tokens = max(by_token, default=LONGEST_PROMPT)
         if any(self.block_tokens % size for size in by_token):
-            raise LayoutError(f"kvferry needs KV groups whose block sizes divide the largest one, not {sorted(set(by_token))}: "
-                              "start the engine with another --block-size")
+            raise LayoutError(f"block sizes of KV groups must divide the largest one, not {sorted(set(by_token))}: "
+                              "set another --block-size")
         self._keeps_parts = not any(map(is_state, self._groups)) and all(
             self.block_tokens % group.kv_cache_spec.block_size == 0 for group in kv_cache_config.kv_cache_groups)
         """Of a failed load: vLLM takes a prefix that is whole blocks of all groups, also of those that are not carried."""
@@ -124,14 +124,14 @@ class Groups:
 
     def _check_layers(self) -> None:
         if not 0 < len(self._groups) <= _kvferry.GROUPS_MAX:
-            raise LayoutError(f"kvferry carries 1 to {_kvferry.GROUPS_MAX} KV groups, and vLLM has made {len(self._groups)} of this "
-                              "model's layers: if they are too many, --disable-hybrid-kv-cache-manager may put them into one")
+            raise LayoutError(f"kvferry carries 1 to {_kvferry.GROUPS_MAX} KV groups, not {len(self._groups)}: if they are too many, "
+                              "--disable-hybrid-kv-cache-manager may make them one")
         for group in self._groups:
             for name, spec in layer_specs(group):
                 if not is_supported(spec):
                     raise LayoutError(f"kvferry does not carry the state of layer {name} ({type(spec).__name__})")
                 if getattr(spec, "num_speculative_blocks", 0) > 0:
-                    raise LayoutError(f"kvferry does not carry the state of layer {name} with speculative decoding, for which "
+                    raise LayoutError(f"kvferry does not carry the state of layer {name} with speculative decoding: "
                                       "vLLM keeps a state for each drafted token")
 
     def options(self) -> dict[str, str]:
@@ -180,8 +180,8 @@ class Groups:
         return list(zip(self._config.transfer_group_ids, map(slides, self._groups), positions))
 
     def keep_from(self, tokens: int) -> int:
-        """How long a good prefix of a failed load of a prompt must be to be of use: what is next to be computed looks at blocks
-        that vLLM, for the whole prompt, does not even have."""
+        """The shortest useful prefix of a failed load of a prompt. After a shorter one, the next token to compute looks at
+        blocks that vLLM does not have for the whole prompt."""
         if not self._keeps_parts:
             return ALL_OR_NONE
         held = self._firsts(tokens - self.left_out)

@@ -57,7 +57,7 @@ def layer_specs(group: KVCacheGroupSpec) -> Iterator[tuple[str, AttentionSpec]]:
 
 
 def one_spec(group: KVCacheGroupSpec) -> AttentionSpec:
-    """A layer's, whichever: a scheduler has no more of a group whose layers differ, and their windows do not. It may be
+    """Any layer's: a scheduler has no more of a group whose layers differ, and their windows do not. It may be
     another stage's of the pipeline."""
     spec = group.kv_cache_spec
     return next(iter(spec.kv_cache_specs.values())) if isinstance(spec, UniformTypeKVCacheSpecs) else spec
@@ -85,8 +85,8 @@ def _first_block(name: str, spec: AttentionSpec, tensor: torch.Tensor, blocks: i
             f"[{blocks} blocks, {heads} heads, tokens, content] with every block in one piece")
     # If tokens go on over the parts, it is the same bytes however many there are: that may differ between P and D.
     if parts > 1 and (slots_of(spec) or block.stride(0) != block.shape[2] * block.stride(2)):
-        raise LayoutError(f"layer {name}: its kernels keep a block of {spec.block_size} tokens as {parts}: start the engine "
-                          f"with --block-size {spec.block_size // parts}")
+        raise LayoutError(f"layer {name}: its kernels keep a block of {spec.block_size} tokens as {parts}: set --block-size "
+                          f"{spec.block_size // parts}")
     return block
 
 
@@ -195,7 +195,7 @@ def _check_page(name: str, spec: AttentionSpec, carried: int) -> None:
     """What vLLM keeps beside the tensor that it shows (scales, say) would not be carried."""
     expected = seam.page_bytes(spec)
     if carried != expected:
-        raise LayoutError(f"layer {name}: its blocks are {expected} bytes, and the tensor that vLLM shows has {carried} of them")
+        raise LayoutError(f"layer {name}: its blocks have {expected} bytes, and vLLM's tensor has {carried}")
 
 
 def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Tensor]]:
@@ -203,7 +203,7 @@ def _halves(name: str, tensor: torch.Tensor) -> list[tuple[int | None, torch.Ten
     if not isinstance(tensor, torch.Tensor):
         raise LayoutError(f"layer {name}: its KV is not one tensor")
     if tensor.device.type not in MEMORY:
-        raise LayoutError(f"layer {name}: its KV is on {tensor.device}, and kvferry carries memory of {' and '.join(MEMORY)}")
+        raise LayoutError(f"layer {name}: its KV is on {tensor.device}, not on {' or '.join(MEMORY)}")
     return list(enumerate(tensor)) if tensor.dim() > 4 and tensor.shape[0] == 2 else [(None, tensor)]
 
 
@@ -213,8 +213,8 @@ def check_checksums(pool: Pool, layout: str | None) -> None:
         raise LayoutError("checksum = on needs each head of a convolution's state in one piece: set "
                           "VLLM_SSM_CONV_STATE_LAYOUT=DS, or leave checksum out")
     if any(part.rows > 1 for part in pool.parts):
-        raise LayoutError(f"checksum = on needs each head of a block in one piece, and in {layout} tokens are outermost: "
-                          "leave VLLM_KV_CACHE_LAYOUT unset, or checksum out")
+        raise LayoutError(f"checksum = on needs each head of a block in one piece, unlike {layout}: leave VLLM_KV_CACHE_LAYOUT "
+                          "unset, or checksum out")
 
 
 def pool_of(kv_caches: dict[str, torch.Tensor], kv_cache_config: KVCacheConfig, split: Split) -> Pool:

@@ -63,7 +63,7 @@ def _options(given: object) -> dict[str, str]:
 
 
 def mistake_in(params: object) -> str:
-    """Of a request's kv_transfer_params, which may be whatever JSON or msgpack can say; "" if they can be looked at."""
+    """Of a request's kv_transfer_params, which may be any value of JSON or msgpack; "" if they can be looked at."""
     if params is None:
         return ""
     if not isinstance(params, dict) or not all(isinstance(name, str) for name in params):

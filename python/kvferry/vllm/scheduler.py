@@ -114,8 +114,8 @@ class Scheduler(Control):
 
     def join(self, scheduler: VllmScheduler, addresses: list[bytes], stop_ranks: Callable[[str], list[bool]],
              loads_first: bool) -> None:
-        """What no hook of the contract says, before the first request: whose scheduler this is, where its ranks listen, how
-        all of them are stopped, and whether a step's loads may start before its forward."""
+        """Facts that no hook of the contract gives, before the first request: the scheduler, its ranks' addresses, the way to
+        stop them all, and whether a step's loads may start before its forward."""
         seam.check_scheduler(scheduler)
         self._node.set_ranks(addresses)
         self._pool = self._consumer.pool = self._producer.pool = seam.Pool(scheduler.kv_cache_manager)
@@ -283,7 +283,7 @@ class Scheduler(Control):
         self._counters.add("internal_errors", hook)
 
     def stop(self, why: str) -> None:
-        """Whatever a rank raises goes through: then nobody knows that its leases have ended."""
+        """A rank's exception goes through: then it is unknown whether its leases have ended."""
         if self.stopped:
             if self._stop_failed:
                 raise NotStoppedError("kvferry: not all ranks have ended their leases")

@@ -201,7 +201,7 @@ def receive(scheduler: Scheduler, keys: Iterable[str]) -> None:
 
 
 def loaded_and_waiting(scheduler: Scheduler) -> list[Request]:
-    """Requests whose load, by whichever connector, is over, and which have had no place in a step: they have blocks."""
+    """Requests whose load, by any connector, is over, and which have had no place in a step: they have blocks."""
     from vllm.v1.request import RequestStatus
     received = scheduler.finished_recving_kv_req_ids
     return [request for request in scheduler.requests.values() if request.num_computed_tokens > 0 and not request.resumable
@@ -232,8 +232,8 @@ def offloaders_of(connector: Any) -> list[Any]:
 
 
 def tell_offloader(offloader: Any, blocks: KVCacheBlocks) -> None:
-    """It may still have to store what other requests have left in these blocks, and waits for that only if it is told of
-    their new owner, which vLLM does when it schedules one."""
+    """It may still have to store other requests' content of these blocks. It waits for that only if it is told of their
+    new owner. vLLM tells it when it schedules one."""
     offloader._current_batch_allocated_block_ids.update(itertools.chain(*blocks.get_block_ids()))
 
 

@@ -33,8 +33,7 @@ def check(version: str) -> None:
     """VersionError: it is older than all that kvferry works with."""
     parts = minor(version).split(".")
     if len(parts) == 2 and tuple(map(int, parts)) < OLDEST:
-        raise VersionError(f"kvferry does not work with vLLM {version}: it is tested with vLLM {names()}, and takes any from "
-                           f"{OLDEST[0]}.{OLDEST[1]} on")
+        raise VersionError(f"kvferry needs vLLM {OLDEST[0]}.{OLDEST[1]} or later, not {version}; tested: {names()}")
 
 
 def kv_format(version: str) -> str:

@@ -32,31 +32,28 @@ ADAPTER = "load the LoRA adapter on P and D before its requests come, and leave 
 ASK_AGAIN = "a few are normal under load; send the prompt again"
 
 CONTENT = {
-    "weights_unknown": Cause(SAME_FILES, "The digest of this engine's weights is not known yet, or they have none: the log says which."),
+    "weights_unknown": Cause(SAME_FILES, "This engine's weights have no digest, or none yet; the log says which."),
     "cache_old": Cause("call vLLM's /reset_prefix_cache after each update of weights or adapters",
-                       "The weights, or the content of a LoRA adapter's name and path, have changed, and vLLM's prefix cache has not been "
-                       "emptied since."),
-    "lora_unknown": Cause(ADAPTER, "Not every rank has read the prompt's LoRA adapter yet, or they have not read the same, or vLLM reads it "
-                                   "anew in every step."),
-    "lora_changed": Cause(ADAPTER, "vLLM has read another content of the adapter while the prompt was computed, or loaded; or D has dropped "
-                                   "the adapter from its memory, and will read its files again."),
-    "weights_changed": Cause(AFTER_UPDATE, "They were updated while the prompt was computed, or its request waited."),
+                       "The weights or the content of a LoRA adapter changed, and vLLM's prefix cache was not emptied since."),
+    "lora_unknown": Cause(ADAPTER, "Not all ranks have read the LoRA adapter, or not the same one, or vLLM reads it in every step."),
+    "lora_changed": Cause(ADAPTER,
+                          "The adapter changed while the prompt was computed or loaded; or D dropped it from memory, and will read "
+                          "it again."),
+    "weights_changed": Cause(AFTER_UPDATE, "The weights changed while the prompt was computed, or its request waited."),
     "images_unhashed": Cause("leave mm_processor_cache_gb above 0, or prefix caching on",
-                             "The prompt has images, and vLLM counts them instead of hashing them (`mm_processor_cache_gb` 0, no prefix "
-                             "caching)."),
+                             "vLLM does not hash the prompt's images (`mm_processor_cache_gb` 0, no prefix caching)."),
     "content_unseen": Cause("nothing helps today: such prompts are computed on D",
-                            "TensorRT-LLM: the request brings a LoRA adapter, images, embeddings or a salt, whose content the engine does "
-                            "not show."),
-    "no_token_ids": Cause("nothing helps today: such prompts are computed on D", "The prompt is of embeddings, or goes on growing."),
+                            "TensorRT-LLM: the engine does not show the content of the request's LoRA adapter, images, embeddings or "
+                            "salt."),
+    "no_token_ids": Cause("nothing helps today: such prompts are computed on D", "The prompt is of embeddings, or still grows."),
     "too_short": Cause("nothing is lost: one token is computed at once",
-                       "The prompt is one token, of a model with states: they are handed over before a prompt's last token."),
+                       "The prompt is one token, and a model's states are handed over before the last token."),
     "in_a_list": Cause("send each prompt in a request of its own",
-                       "The prompt is not the first of a list in one completions request: vLLM answers with the first one's ticket alone, "
-                       "and hands one ticket to all."),
+                       "The prompt is not the first in a completions request: vLLM returns only the first ticket, and hands one ticket to all."),
     "preempted": Cause("give the engine a larger KV cache, or fewer requests at a time",
-                       "vLLM took the blocks of a running request back. On D its lease ended when it had been loaded: its prompt is computed, "
-                       "as far as D's prefix cache has lost it. On P it gets no ticket only if it ends before it is computed again."),
-    "internal_error": Cause(REPORT, "kvferry has made a mistake, whose traceback is in the log; the request goes on without a transfer."),
+                       "vLLM took the blocks back. D computes what its prefix cache has lost, as the lease ended with the load. On "
+                       "P: the request ended before it was computed again."),
+    "internal_error": Cause(REPORT, "kvferry has failed, with a traceback in the log; the request goes on without a transfer."),
 }
 """Causes of no ticket on P, and of a ticket that D does not use."""
 
@@ -70,14 +67,13 @@ TICKETS = Step("tickets", "Does P give tickets?", "P", ("leases_published_total"
     "limit": Cause("one prompt is more than lease_pool_share_percent of P's KV cache, or than 65,536 blocks: give P a larger KV cache"),
     "draining": Cause("P is about to leave (kvferry drain): send requests to another P"),
     **CONTENT,
-    "no_page": Cause("give the engine a larger KV cache",
-                     "TensorRT-LLM: a block of the prompt is not there any more when its request has finished."),
-    "prompt_logprobs": Cause("leave prompt_logprobs out of requests to P", "They are asked for, of a model with states: all of the prompt is "
-                                                                          "computed wherever it goes."),
+    "no_page": Cause("give the engine a larger KV cache", "TensorRT-LLM: a block of the prompt is gone when its request ends."),
+    "prompt_logprobs": Cause("leave prompt_logprobs out of requests to P",
+                             "The request asks for them; a model with states then computes the whole prompt on every engine."),
     "paused": Cause("resume the engine (/resume)", "vLLM is paused and waits for work to end."),
-    "lease_ended": Cause(ASK_AGAIN, "The lease has ended before its request did, or a rank could not publish it."),
+    "lease_ended": Cause(ASK_AGAIN, "The lease ended before its request, or a rank could not publish it."),
     "aborted": Cause("look why clients leave, or why P's requests fail",
-                     "The request has ended without a whole answer: its client has left, vLLM has aborted it, or it failed."),
+                     "The request ended early: its client left, vLLM aborted it, or it failed."),
 })
 
 ROUTER = Step("router", "Does the router bring them to D?", "P and D", ("requests_total", "leases_ended_total", "leases_untaken"),
@@ -96,20 +92,20 @@ USE = Step("use", "Does D use them?", "D", ("not_loaded_total", "transfers_stopp
     "transfers_stopped": Cause(REPORT, "After an internal error D loads nothing until it is started anew."),
     **CONTENT,
     "not_taken": Cause("name kvferry first in the MultiConnector, and leave prompt_logprobs out of requests",
-                       "vLLM let another connector of a MultiConnector load the prompt, or recomputes it for its logprobs."),
-    "discarded": Cause(AFTER_UPDATE, "vLLM was reset, paused or updated while the load was under way, or when its prompt was loaded and waited "
-                                     "for a place."),
-    "late": Cause("send the ticket to D sooner, before the prompt", "TensorRT-LLM: the engine has asked for the prompt before its blocks were "
-                                                                    "there."),
-    "not_asked_for": Cause("send each ticket with the prompt that it is for", "TensorRT-LLM: the engine did not ask for the prompt within "
-                           "`staged_ttl_ms`: the ticket was for another prompt, or the client has left."),
-    "staging_full": Cause("give the staging more room (staging_bytes)", "TensorRT-LLM: the staging has no room for the prompt, or only for a "
-                                                                        "part of it."),
+                       "Another connector of a MultiConnector loads the prompt, or vLLM recomputes it for its logprobs."),
+    "discarded": Cause(AFTER_UPDATE,
+                       "vLLM was reset, paused or updated during the load, or while the loaded prompt waited for a place."),
+    "late": Cause("send the ticket to D sooner, before the prompt",
+                  "TensorRT-LLM: the engine asked for the prompt before its blocks were there."),
+    "not_asked_for": Cause("send each ticket with the prompt that it is for",
+                           "TensorRT-LLM: the engine did not ask for the prompt within `staged_ttl_ms`: another prompt's ticket, or "
+                           "the client left."),
+    "staging_full": Cause("give the staging more room (staging_bytes)", "TensorRT-LLM: the staging has no room for all of the prompt."),
     "no_longer_than_cached": Cause("nothing is lost: D has the prompt", "TensorRT-LLM: the engine has as much of the prompt itself."),
-    "ticket_refused": Cause("D's log has the reason: look for it in steps 3 and 5", "TensorRT-LLM: D has refused the ticket; the "
-                                                                                              "log has the status."),
-    "load_failed": Cause("D's log has the reason: look for it in steps 3 and 5", "TensorRT-LLM: the load has failed; the log has "
-                                                                                           "the status."),
+    "ticket_refused": Cause("D's log has the reason: look for it in steps 3 and 5",
+                            "TensorRT-LLM: D refused the ticket; the log has the status."),
+    "load_failed": Cause("D's log has the reason: look for it in steps 3 and 5",
+                         "TensorRT-LLM: the load failed; the log has the status."),
 })
 
 REACH = "from D's host: kvferry check PEER. Is P up, is its address right (listen, advertise), does a firewall or network policy stand between?"

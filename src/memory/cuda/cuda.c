@@ -1,4 +1,4 @@
-/* Memory of NVIDIA GPUs. Whatever is copied is waited for, so that for whoever calls it is as with the host's. */
+/* Memory of NVIDIA GPUs. Each call waits for its copies, so for the caller it behaves as host memory. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static kvf_status check_there(kvf_cuda_gpu *gpu, const kvf_region *region, char 
   pointer_facts facts;
   kvf_cu_result result = look_at(cuda, base, &facts);
   if (result != KVF_CUDA_SUCCESS) {
-    return kvf_fail(KVF_INVALID, message, "what is at %p cannot be asked: %s", region->base,
+    return kvf_fail(KVF_INVALID, message, "the driver does not describe the memory at %p: %s", region->base,
                     kvf_cuda_error_name(cuda, result));
   }
   if (facts.memory_type != KVF_CU_MEMORYTYPE_DEVICE || facts.is_managed != 0) {

@@ -263,8 +263,8 @@ typedef struct kvf_cuda_api {
                                  kvf_cu_stream stream, void **arguments, void **extra);
 } kvf_cuda_api;
 
-/* CALL(symbol, field) of each that every driver has: the symbol is of the version that is declared above, which is not
- * always the one that has no number. */
+/* CALL(symbol, field) of each function that every driver has. The symbol has the version that is declared above, which
+ * may have a number in its name. */
 #define KVF_CUDA_CALLS(CALL)                                                   \
   CALL(cuInit, init)                                                           \
   CALL(cuDriverGetVersion, driver_get_version)                                 \

@@ -54,8 +54,7 @@ static kvf_cu_result post(kvf_cuda_gpu *gpu, kvf_cu_stream stream, pieces *all)
   return api->memcpy_batch_async(all->to, all->from, all->bytes, all->count, &attributes, &first, 1, &failed, stream);
 }
 
-/* Behind whatever was begun, also where not all of it could be: *open says that the half's event is to be waited for.
- */
+/* Behind all copies that were begun, also if some could not be: *open says that the half's event must be waited for. */
 static kvf_status post_and_record(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half, pieces *all, bool *open)
 {
   kvf_status posted = kvf_cuda_gpu_status(gpu, post(gpu, lane->stream, all));
@@ -100,7 +99,7 @@ static kvf_cu_result post_gather(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigne
 
 _Static_assert(KVF_CUDA_PIECES_MAX <= ENTRIES_MAX, "a list fits a half");
 
-/* With its event behind whatever was posted, also where not all of it could be: then it is waited for. */
+/* With its event behind all posted copies, also if some could not be posted: then the event is waited for. */
 static kvf_status post_within(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, unsigned half, kvf_memory_gather gather,
                               pieces *all, uint64_t bytes, uint64_t *posting_ns)
 {
@@ -187,7 +186,7 @@ kvf_status kvf_cuda_begin(kvf_cuda_gpu *gpu, kvf_cu_stream stream, const struct 
 
 /* ---- checksums ---- */
 
-/* Behind whatever was posted, also where not all of it could be. */
+/* Behind all posted copies, also if some could not be posted. */
 static kvf_status record_and_wait(kvf_cuda_gpu *gpu, kvf_cuda_lane *lane, kvf_cu_result posted)
 {
   kvf_status status = kvf_cuda_gpu_status(gpu, posted);

@@ -9,19 +9,21 @@
 /* Of one call of the driver's: some were seen to break at 8,192 copies and more. */
 #define KVF_CUDA_PIECES_MAX 2048
 
-/* Shorter pieces than that, on average, are copied by a kernel, which takes some of the device's processors; a batch
- * takes time for each piece. Within a device, where the driver copies one after the other, that is 4 us on an H100: as
- * much as the kernel takes for 4 MiB. From another device, where the driver merges them, it has not been measured. */
+/* Shorter pieces than that, on average, are copied by a kernel, which uses some of the device's processors. A batch
+ * takes time for each piece. Within a device the driver copies one piece after the other. That is 4 us each on an H100:
+ * as much as the kernel takes for 4 MiB. From another device the driver merges pieces; that time has not been measured.
+ */
 #define KVF_CUDA_GATHER_BYTES ((size_t)8 << 20)
 #define KVF_CUDA_GATHER_PEER_BYTES ((size_t)256 << 10)
 
 #define KVF_CUDA_WARP 32u /* threads that go together */
 
-/* Begins to copy runs within devices, of equal length on both sides, at most KVF_CUDA_PIECES_MAX, which are the
- * caller's again when this returns. *lane NULL: by a lane that is free; else behind the one copy that is under way by
- * it. On KVF_OK *lane is for kvf_cuda_finish() by the same thread, which is in the device's context until the last copy
- * is finished; else nothing of this one is under way. *posting_ns: what the driver took to be told. Of `gather` the
- * bytes are not 0. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: its. */
+/* Begins to copy runs within devices, of equal length on both sides, at most KVF_CUDA_PIECES_MAX. The runs are the
+ * caller's again when this returns. *lane NULL: by a free lane; else behind the one copy that is under way in it. On
+ * KVF_OK *lane is for kvf_cuda_finish() by the same thread. That thread is in the device's context until the last copy
+ * is finished. On failure no part of this copy is under way. *posting_ns: the time of the driver's calls. The bytes of
+ * `gather` are not 0. KVF_TRANSFER_FAILED: the driver refused, or the device is lost. KVF_NO_MEMORY: the device has no
+ * memory. */
 KVF_MUST_USE kvf_status kvf_cuda_begin_within(kvf_cuda_gpu *gpu, kvf_memory_gather gather, const struct iovec *to,
                                               const struct iovec *from, size_t count, kvf_cuda_lane **lane,
                                               uint64_t *posting_ns);

@@ -1,5 +1,5 @@
-/* CUDA's driver, loaded when the first in the process asks for it, and for the rest of the process' life; its devices,
- * and their primary contexts, which are the engine's as well. */
+/* CUDA's driver, loaded at the first call in the process, for the rest of the process' life. Also its devices, and
+ * their primary contexts, which the engine uses too. */
 #ifndef KVF_MEMORY_CUDA_DRIVER_H
 #define KVF_MEMORY_CUDA_DRIVER_H
 
@@ -17,7 +17,7 @@
 
 typedef struct kvf_cuda_device {
   kvf_cu_device ordinal; /* of this process */
-  kvf_cu_uuid uuid;      /* of the device, whoever asks */
+  kvf_cu_uuid uuid;      /* of the device, in every process */
   char name[KVF_CUDA_NAME_BYTES];
 } kvf_cuda_device;
 
@@ -29,10 +29,10 @@ typedef struct kvf_cuda {
   kvf_cuda_device devices[KVF_CUDA_DEVICES_MAX];
 } kvf_cuda;
 
-/* `library`: a path, or a name for the system's loader; "": KVF_CUDA_LIBRARY. The first that is loaded, whoever asks,
- * serves the whole process. A failure is not kept: the next call tries again.
- * Any thread; the first call may take a second. `message` (KVF_MESSAGE_BYTES_MAX), one line, says on KVF_OK which
- * driver and devices were found, and on KVF_TRANSFER_SETUP what was tried, what was wrong with it, and what to do. */
+/* `library`: a path, or a name for the system's loader; "": KVF_CUDA_LIBRARY. The first one that is loaded serves the
+ * whole process, for all callers. A failure is not kept: the next call tries again. Any thread; the first call may take
+ * a second. `message` (KVF_MESSAGE_BYTES_MAX) is one line. On KVF_OK it names the driver and devices. On
+ * KVF_TRANSFER_SETUP it names the library that was tried, the problem, and the remedy. */
 KVF_MUST_USE kvf_status kvf_cuda_load(const char *library, const kvf_cuda **out, char *message);
 
 /* NULL: it is not among those that this process sees. */
@@ -59,9 +59,9 @@ typedef struct kvf_cuda_stay {
   unsigned capture_mode;
 } kvf_cuda_stay;
 
-/* Makes it the calling thread's current context, until kvf_cuda_leave() on the same thread brings back what was
- * current before, if anything was. Meanwhile none of the thread's calls ends the capture of a CUDA graph, by whatever
- * thread of the engine. Anything but KVF_OK: nothing was changed, and there is nothing to leave. */
+/* Makes it the calling thread's current context. kvf_cuda_leave() on the same thread restores the context that was
+ * current before, if there was one. Meanwhile none of the thread's calls ends the capture of a CUDA graph by a thread
+ * of the engine. On failure nothing was changed, and kvf_cuda_leave() must not be called. */
 KVF_MUST_USE kvf_status kvf_cuda_enter(const kvf_cuda *cuda, kvf_cu_context context, kvf_cuda_stay *stay);
 void kvf_cuda_leave(const kvf_cuda_stay *stay);
 

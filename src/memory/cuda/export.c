@@ -377,7 +377,7 @@ static kvf_status map_files(import_state *state, const kvf_memory_source *source
   for (uint32_t i = 0; i < state->files_count; i++) {
     result = map_file(state, source->pid, at, &state->files[i]);
     if (result != KVF_CUDA_SUCCESS) {
-      return fail_call(cuda, "mapping what it has shared", result, message);
+      return fail_call(cuda, "mapping its shared memory", result, message);
     }
     state->mapped_count++;
     at += state->files[i].bytes;
@@ -418,7 +418,7 @@ static kvf_status check_shared(const kvf_memory_source *source, shared_region *s
   if (!is_known || shared->bytes > INT64_MAX || shared->offset > shared->bytes ||
       source->region_bytes > shared->bytes - shared->offset ||
       !kvf_address_is_possible(shared->address, source->region_bytes)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description makes no sense");
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description is invalid");
   }
   return KVF_OK;
 }
@@ -453,8 +453,8 @@ static kvf_status open_shared(import_state *state, const kvf_memory_source *sour
     status = open_handle(state, shared, shared->offset + source->region_bytes, message);
     *base = state->opened + shared->offset;
   } else if (!read_files(state, source->pid, shared)) {
-    status =
-        kvf_fail(KVF_TRANSFER_SETUP, message, "what process %d says of its mappings makes no sense", (int)source->pid);
+    status = kvf_fail(KVF_TRANSFER_SETUP, message, "the description of its mappings by process %d is invalid",
+                      (int)source->pid);
   } else {
     status = map_files(state, source, message);
     *base = state->reserved + shared->offset;

@@ -1,5 +1,5 @@
-/* A region of a device in other processes of this host: what cuMemAlloc() gave by its IPC handle, what cuMemMap() did
- * by a file descriptor for each of its mappings. */
+/* A region of a device, shared with other processes of this host. Memory of cuMemAlloc() is shared by its IPC handle,
+ * memory of cuMemMap() by a file descriptor for each mapping. */
 #ifndef KVF_MEMORY_CUDA_EXPORT_H
 #define KVF_MEMORY_CUDA_EXPORT_H
 

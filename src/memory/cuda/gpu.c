@@ -38,7 +38,7 @@ static bool is_gone(kvf_cuda_gpu *gpu, kvf_cu_result result)
     return false;
   }
   const uint64_t now_ns = kvf_cuda_now_ns();
-  uint_fast64_t since_ns = 0; /* becomes the time of whoever was first */
+  uint_fast64_t since_ns = 0; /* becomes the time of the first thread */
   return !atomic_compare_exchange_strong_explicit(&gpu->unknown_since_ns, &since_ns, now_ns, memory_order_relaxed,
                                                   memory_order_relaxed) &&
          now_ns >= kvf_time_add(since_ns, ERROR_NS);
@@ -66,7 +66,7 @@ bool kvf_cuda_gpu_enter(kvf_cuda_gpu *gpu, kvf_cuda_stay *stay)
     return false;
   }
   const bool entered = kvf_cuda_enter(gpu->cuda, gpu->context, stay) == KVF_OK;
-  if (!entered) { /* whoever has ended the context has ended all that was in it */
+  if (!entered) { /* the end of the context has ended all work in it */
     lose(gpu);
   }
   return entered;
@@ -170,8 +170,8 @@ uint64_t kvf_cuda_now_ns(void)
   return (uint64_t)now.tv_sec * KVF_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* What is under way is over when its event is complete, or when its device is known to be lost. Of any other error
- * nobody knows: it may pass, and if it does not, the node is not healthy, but whoever waits goes on waiting. */
+/* A copy is over when its event is complete, or when its device is known to be lost. After any other error its state is
+ * unknown. The error may pass. If it does not, the node is not healthy, and the caller goes on waiting. */
 static bool goes_on(kvf_cuda_gpu *gpu, kvf_cu_result result, uint64_t *since_ns)
 {
   const uint64_t now_ns = kvf_cuda_now_ns();

@@ -1,5 +1,5 @@
-/* The kernels of kernels.h: for the device by `./dev ptx`, and as functions of the host for tests, from these same
- * lines. So they are what C and CUDA's C++ have in common.
+/* The kernels of kernels.h: compiled for the device by `./dev ptx`, and for the host as functions of the tests. So they
+ * use the common part of C and CUDA's C++.
  *
  * A warp does each entry of a list. Its lanes are the rounds of loops: on a device each thread is one lane, and such a
  * loop has one round; on the host one thread does all 32. What a lane keeps from one loop to the next is in arrays.
@@ -234,9 +234,8 @@ DEVICE uint64_t sum_short(const uint8_t *data, unsigned bytes)
 /* ---- XXH3: more than 240 bytes ----
  *
  * Eight accumulators; stripes of 64 bytes are added to them, and they are scrambled after each block of 16. Within a
- * block the order is of no matter: each lane adds two units of a block to zero, then the lanes' results are added up.
- * Unit i is a quarter of a stripe, and all units of a lane are the same quarter, for the same two accumulators.
- */
+ * block the order does not matter: each lane adds two units of a block to zero, then the lanes' results are added up.
+ * Unit i is a quarter of a stripe. All units of a lane are the same quarter, for the same two accumulators. */
 #define STRIPE_BYTES ((uint64_t)64)
 #define STRIPE_UNITS 4u
 #define BLOCK_STRIPES 16u

@@ -1,9 +1,9 @@
 /* The kernels of memory kind cuda, as text for cuModuleLoadData(): drivers of KVF_CUDA_VERSION_MIN and later compile it
  * for their device. What they do is in kernel_code.h, of which `./dev ptx` makes kernels.c.
  *
- * Each takes a list, of which one warp at a time does an entry: any number of blocks does all of it, and blocks past
- * the list's length have nothing to do. Blocks are KVF_CUDA_KERNEL_THREADS threads, in one dimension like the grid.
- * Arguments are of 64 bits each. Lists and results are at multiples of 8, in any memory that the device can address.
+ * Each takes a list. One warp works on one entry at a time: any number of blocks does all entries. Blocks past the
+ * list's length have no work. Blocks are KVF_CUDA_KERNEL_THREADS threads, in one dimension like the grid. Arguments are
+ * of 64 bits each. Lists and results are at multiples of 8, in any memory that the device can address.
  */
 #ifndef KVF_MEMORY_CUDA_KERNELS_H
 #define KVF_MEMORY_CUDA_KERNELS_H

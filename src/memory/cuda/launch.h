@@ -5,8 +5,8 @@
 #include "memory/cuda/driver.h"
 #include "memory/cuda/kernels.h"
 
-/* Of the streams of ours. This is the usual priority, and the lowest that CUDA has: a kernel of an engine comes first
- * only where the engine has asked for a higher one. */
+/* The priority of our streams. It is CUDA's default and lowest one: an engine's kernel comes first only if the engine
+ * has asked for a higher one. */
 #define KVF_CUDA_STREAM_PRIORITY 0
 
 /* All of them, or none. */
@@ -17,8 +17,9 @@ typedef struct kvf_cuda_kernels {
   kvf_cu_result refused;     /* by what error; KVF_CUDA_SUCCESS: they are there */
 } kvf_cuda_kernels;
 
-/* In the device's context. Launches each once, over an empty list, so that no later launch loads anything: that would
- * wait for the device's work, and other threads of the engine's for it. Returns out->refused. */
+/* In the device's context. Launches each kernel once, over an empty list, so that no later launch loads code. Loading
+ * would wait for the device's work, and other threads of the engine would wait for the loading. Returns out->refused.
+ */
 kvf_cu_result kvf_cuda_kernels_load(const kvf_cuda *cuda, kvf_cuda_kernels *out);
 /* In the device's context. Nothing of the kernels is under way. */
 void kvf_cuda_kernels_unload(const kvf_cuda *cuda, kvf_cuda_kernels *kernels);

@@ -1,6 +1,6 @@
-/* Regions that this process exports, for its own nodes that read them: by their addresses, since CUDA opens no handle
- * in the process that it is of. Who frees the memory then would lose the whole context to a copy that is under way, so
- * taking an export back waits for those. */
+/* Regions that this process exports, for its own nodes that read them. They are read by their addresses, because CUDA
+ * does not open a handle in the process that made it. If the memory were freed during a copy, the whole context would
+ * be lost. So taking an export back waits for copies. */
 #ifndef KVF_MEMORY_CUDA_OWN_H
 #define KVF_MEMORY_CUDA_OWN_H
 
@@ -14,8 +14,8 @@ uint64_t kvf_cuda_own_add(uint64_t address, uint64_t bytes);
 /* When this returns nobody reads it, or will. */
 void kvf_cuda_own_remove(uint64_t number);
 
-/* For kvf_cuda_own_drop(). NULL: there is no such export, or not any more, or it has not so many bytes there: whoever
- * says that an export is this process' may be another. */
+/* For kvf_cuda_own_drop(). NULL: there is no such export (any more), or it has fewer bytes there. A peer that claims an
+ * export of this process may be another process. */
 kvf_cuda_own *kvf_cuda_own_hold(uint64_t number, uint64_t address, uint64_t bytes);
 void kvf_cuda_own_drop(kvf_cuda_own *own);
 /* False: it has been taken back. Else until this thread's kvf_cuda_own_leave() it is not, nor is any other. A thread

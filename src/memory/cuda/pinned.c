@@ -1,5 +1,5 @@
-/* By mbind() of pages of our own, and not by a thread's memory policy around cuMemHostAlloc(): of that no document says
- * that the driver heeds it, and an engine's thread would keep it if it could not be set back. */
+/* By mbind() of own pages, and not by a thread's memory policy around cuMemHostAlloc(). No document says that the
+ * driver obeys that policy. And an engine's thread would keep the policy if it could not be reset. */
 #include "memory/cuda/pinned.h"
 
 #include <limits.h>

@@ -10,8 +10,9 @@ typedef struct kvf_cuda_pinned {
   bool is_ours; /* pages of our own that the driver has pinned; else it has allocated them */
 } kvf_cuda_pinned;
 
-/* Within a context: memory on the host node that is nearest to the device, where device and system let it be put there;
- * else wherever the driver takes it from. For kvf_cuda_unpin(), also within a context. On an error there is none. */
+/* Within a context: allocates memory on the host's NUMA node that is nearest to the device, if device and system allow
+ * it. Else the driver chooses the place. For kvf_cuda_unpin(), also within a context. On an error there is no memory.
+ */
 KVF_MUST_USE kvf_cu_result kvf_cuda_pin(const kvf_cuda *cuda, kvf_cu_device device, size_t size, kvf_cuda_pinned *out);
 void kvf_cuda_unpin(const kvf_cuda *cuda, kvf_cuda_pinned *pinned);
 

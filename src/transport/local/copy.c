@@ -322,14 +322,14 @@ static kvf_status judge_failed(const kvf_local_copy *copy, uint64_t table, const
 }
 
 /* Not in one call for entry, blocks and entry: such a call goes through its list in order, but promises nothing about
- * memory order. The kernel copies with plain loads; ARM and POWER may reorder them, since the lock that it takes and
- * releases in between is no full barrier. Here barriers stand between the calls.
+ * memory order. The kernel copies with plain loads. ARM and POWER may reorder them, because the lock that the kernel
+ * takes in between is not a full barrier. Here barriers stand between the calls.
  *
- * Where it is mapped the entry is looked at there, which is two thirds of a 4 KiB load's system calls less. What a
- * mapping does not tell is whose memory the calls read: the process may have ended, another one may have its id. So
- * they read the head of the table too, of which all that tells the process is constant, so that its place in the call's
- * order is of no account. A call reads one process only, and a process id does not come back to the process that had
- * it: the last head is proof for all.
+ * If the table is mapped, the entry is read there; this saves two thirds of the system calls of a 4 KiB load. A mapping
+ * does not tell whose memory the calls read: the process may have ended, and another one may have its id. So the calls
+ * read the head of the table too. The fields of the head that identify the process are constant, so its place in the
+ * call's order does not matter. A call reads one process only, and a process id does not return to its old process. So
+ * the last head is proof for all calls.
  *
  * The generation of the first look, if that was a call, may be older than its entry; that of the last is not. */
 kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table, uint64_t *bytes,

@@ -33,14 +33,13 @@ typedef struct kvf_local_copy {
 KVF_MUST_USE kvf_status kvf_local_copy_chunk(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                              kvf_fence_head *head, uint64_t *bytes);
 
-/* Reads the head and one entry of the fence table at `table`, in one call that is later than every copy that this
- * thread has made. KVF_PEER_DOWN, KVF_TRANSFER_FAILED, KVF_NO_MEMORY: as kvf_local_copy_chunk(). */
+/* Reads the head and one entry of the fence table at `table`, in one call, later than all earlier copies of this
+ * thread. KVF_PEER_DOWN, KVF_TRANSFER_FAILED, KVF_NO_MEMORY: as kvf_local_copy_chunk(). */
 KVF_MUST_USE kvf_status kvf_local_sample(pid_t pid, uint64_t table, uint32_t slot, kvf_fence_sample *out);
 
-/* Copies a chunk of a lease between two looks at its fence. The last sample taken is *out, on KVF_OK: unless the first
- * look said that the lease is live and the imports are of its memory, nothing is copied; bytes that were read before it
- * was published are another's, and the second would not tell. `table` is where the fence table lies in the other
- * process. */
+/* Copies a chunk of a lease between two looks at its fence. On KVF_OK *out is the last sample. Bytes are copied only if
+ * the first look found the lease live, and the imports are of its memory. The second look would not show that bytes
+ * were read before the publication. `table` is the address of the fence table in the other process. */
 KVF_MUST_USE kvf_status kvf_local_copy_lease(const kvf_local_copy *copy, const kvf_chunk *chunk, uint64_t table,
                                              uint64_t *bytes, kvf_fence_sample *out);
 

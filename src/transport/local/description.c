@@ -71,7 +71,7 @@ static kvf_status check_addresses(const kvf_local_description *head, char *messa
   if (!kvf_address_is_possible(head->cookie_address, KVF_LOCAL_COOKIE_BYTES) ||
       !kvf_address_is_possible(head->table_address, kvf_fence_table_bytes(head->table_slots)) ||
       !kvf_address_is_possible(head->exports_address, head->exports_bytes)) {
-    return kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
+    return kvf_fail(KVF_TRANSFER_SETUP, message, "its description has an impossible address");
   }
   return KVF_OK;
 }

@@ -14,8 +14,9 @@ typedef struct kvf_local_place {
   uint64_t pid_namespace;
 } kvf_local_place;
 
-/* As it travels: plain memory, since reader and writer run on one machine. What its regions, then its checksums, have
- * exported stays in its own memory, for those who can read it: for each the number of bytes (uint32_t), and these. */
+/* The form that travels: plain memory, because reader and writer run on one machine. The exports of its regions, then
+ * of its checksums, stay in its own memory, for processes that can read it. Each export is its number of bytes
+ * (uint32_t), then these bytes. */
 typedef struct kvf_local_description {
   uint64_t magic;
   kvf_local_place place;
@@ -55,9 +56,9 @@ KVF_MUST_USE kvf_status kvf_local_description_read(const void *bytes, size_t byt
                                                    const kvf_incarnation *incarnation, uint32_t regions,
                                                    uint32_t checksums, kvf_local_description *head, char *message);
 
-/* Imports what a description that has been read exports, as it was found there, for these devices: as many as `remote`
- * has layouts, of regions and then of checksums. May wait for the peer. On failure none is left. KVF_TRANSFER_SETUP:
- * the message says which and why. */
+/* Imports the exports of a description that has been read, for these devices. There are as many as `remote` has
+ * layouts, of regions and then of checksums. May wait for the peer. On failure no import is left. KVF_TRANSFER_SETUP:
+ * the message names the export and the reason. */
 KVF_MUST_USE kvf_status kvf_local_import(const kvf_local_description *head, kvf_memory_exports exports,
                                          const kvf_region_layout *remote, const kvf_memory_devices *devices,
                                          kvf_memory_import *out, char *message);

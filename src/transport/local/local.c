@@ -1,6 +1,6 @@
 /* The transport `local`, between processes of one host and one user: process_vm_readv, or what the memory's kind has in
- * its place. Of the producer nothing is needed but its memory: it may be stopped. Whoever may read it this way may read
- * all of it, which is why this transport is for processes that trust each other. */
+ * its place. It needs only the producer's memory: the producer may be stopped. A process that may read this memory may
+ * read all of it. So this transport is for processes that trust each other. */
 #include "transport/local/local.h"
 
 #include <errno.h>
@@ -80,8 +80,8 @@ static void end_waiting(kvf_local *local, kvf_local_read *read, kvf_status statu
   wake_reaper(local);
 }
 
-/* With the lock. A copy that is under way stops for a cancel only: when the peer has died it finds that out itself, and
- * what it has copied until then may be whole. */
+/* With the lock. A running copy stops only for a cancel. If the peer has died, the copy finds that out itself, and the
+ * bytes copied until then may be complete. */
 static void end_read(kvf_local *local, kvf_local_read *read, kvf_status status)
 {
   if (read->status != KVF_OK) {
@@ -472,9 +472,9 @@ static bool local_assist(kvf_transport *transport)
 
 /* ---- workers ----
  *
- * A copy waits in the kernel for as long as the peer's memory does not answer (its process holds its memory map, swaps
- * from a dead disk), and no signal ends that. So another thread takes the place of such a worker, and no second one is
- * lost to the same link meanwhile. */
+ * A copy waits in the kernel while the peer's memory does not answer (its process holds its memory map, or swaps from a
+ * dead disk). No signal ends that. So another thread takes the place of such a worker, and the same link cannot block a
+ * second one meanwhile. */
 
 /* With the lock, which it gives up meanwhile. A worker that has copied polls for more: one that sleeps is often woken
  * on a core that another is copying on. */

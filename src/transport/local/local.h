@@ -1,10 +1,10 @@
 /* The state of the local transport, for local.c and its tests.
  *
- * Threads. Whoever reads a peer's memory may be stuck in the kernel for as long as that peer is: only threads that
- * nobody waits for do. Workers copy: one chunk is one worker's job, and another takes the place of one that is stuck.
- * A new peer is looked at by a thread of its own (local_check.h). The reaper does all the rest: it begins checks,
- * watches peers' deaths and the workers, reports reads that end without a copy, frees links. One lock guards all that
- * is not marked otherwise; it is never held during a system call that can wait, or a call of the host's.
+ * Threads. A thread that reads a peer's memory may be stuck in the kernel as long as that peer is. So only threads that
+ * no other thread waits for do it. Workers copy: one chunk is one worker's job, and another worker takes the place of a
+ * stuck one. A new peer is checked by its own thread (local_check.h). The reaper does the rest: it begins checks,
+ * watches peers' deaths and the workers, reports reads that end without a copy, frees links. One lock guards all fields
+ * without another mark. It is never held during a system call that can wait, or a call of the host.
  */
 #ifndef KVF_TRANSPORT_LOCAL_LOCAL_H
 #define KVF_TRANSPORT_LOCAL_LOCAL_H

@@ -83,7 +83,7 @@ static kvf_status import(kvf_local_check *check)
   const kvf_memory_exports exports = {check->exports, description->exports_bytes};
   int error = kvf_local_fetch(pid, description->exports_address, check->exports, description->exports_bytes);
   if (error != 0) {
-    return kvf_fail(KVF_TRANSFER_SETUP, check->message, "what process %d exports cannot be read: %s", (int)pid,
+    return kvf_fail(KVF_TRANSFER_SETUP, check->message, "the exports of process %d cannot be read: %s", (int)pid,
                     strerror(error));
   }
   return kvf_local_import(description, exports, check->remote, &check->devices, check->imports, check->message);

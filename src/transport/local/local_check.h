@@ -1,6 +1,6 @@
-/* A look at a peer's process before its memory is read: whether it is there, may be read, and is the one that described
- * itself; and the import of its memory. The kernel may keep whoever looks waiting, so each look has a thread of its
- * own, which nobody waits for. */
+/* Checks a peer's process before its memory is read: that it exists, may be read, and is the one that described itself.
+ * Then imports its memory. The kernel may block a check, so each check has its own thread, and no other thread waits
+ * for it. */
 #ifndef KVF_TRANSPORT_LOCAL_LOCAL_CHECK_H
 #define KVF_TRANSPORT_LOCAL_LOCAL_CHECK_H
 
@@ -14,7 +14,7 @@
 #define KVF_LOCAL_CHECKS_MAX 64
 #define KVF_LOCAL_CHECKS_OF_ONE_MAX 8
 
-/* The thread and whoever has started it hold it; the last one frees it, with what was found. */
+/* The thread and its starter hold it; the last one frees it, with its results. */
 typedef struct kvf_local_check {
   kvf_local_description description;
   uint64_t generation; /* that it must be of */
@@ -35,8 +35,8 @@ typedef struct kvf_local_check {
   kvf_memory_devices devices; /* that will read them */
 } kvf_local_check;
 
-/* Of a peer: what it says, with the layouts that go with it, the registration that it is of, and the devices that are
- * to read it. Everything is copied. */
+/* The data of a peer: its description, its layouts, its registration, and the devices that will read it. Everything is
+ * copied. */
 typedef struct kvf_local_check_spec {
   const kvf_local_description *description;
   uint64_t generation;

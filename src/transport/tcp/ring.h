@@ -1,5 +1,5 @@
-/* How payload goes between a socket and blocks that lie on a device: through two halves of pinned memory, so that one
- * is sent or received while the other is copied. A data thread has a few of them, each of one payload at a time. */
+/* The way of payload between a socket and blocks on a device: through two halves of pinned memory. One half is sent or
+ * received while the other is copied. A data thread has a few rings, each for one payload at a time. */
 #ifndef KVF_TRANSPORT_TCP_RING_H
 #define KVF_TRANSPORT_TCP_RING_H
 

@@ -13,22 +13,22 @@
 
 #include "memory/own_fds.h"
 
-/* Buffers for what comes in: as long as the peer is a stranger, and later. What a connection has to say besides payload
- * is a challenge, or a trailer and the next chunk's header; more than one of the latter where reads are refused. */
+/* Buffers for received bytes: as long as the peer is a stranger, and later. Besides payload a connection sends a
+ * challenge, or a trailer and the next chunk's header. If reads are refused, it sends several headers. */
 #define STRANGER_IN_BYTES 128
 #define TRUSTED_IN_BYTES (KVF_FRAME_HEADER_BYTES + KVF_FRAME_BODY_BYTES_MAX)
 #define OUT_BYTES 512
 #define TRUSTED_OUT_BYTES (OUT_BYTES + KVF_TCP_COPIED_BYTES_MAX)
-#define TAKES_NOTHING "it has reads open, and takes nothing"
+#define TAKES_NOTHING "it has open reads, and takes no bytes"
 
 static_assert(STRANGER_IN_BYTES >= KVF_FRAME_HEADER_BYTES + KVF_DATA_HELLO_BYTES_MAX, "a hello fits");
 
 #define CHUNK_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_CHUNK_BYTES_MAX)
 #define TRAILER_FRAME_BYTES (KVF_FRAME_HEADER_BYTES + KVF_DATA_TRAILER_BYTES_MAX)
 
-/* Bytes of a system call, for a chunk's first and for later ones. The kernel passes most of a call's bytes on when it
- * ends: of larger calls the consumer could receive nothing while we send, and the bytes would leave the cache in
- * between. */
+/* Bytes of a system call, for a chunk's first and for later ones. The kernel passes most of a call's bytes on when the
+ * call ends. With larger calls the consumer could receive no bytes while we send, and the bytes would leave the cache
+ * meanwhile. */
 #define CALL_BYTES_FIRST (128u << 10)
 #define CALL_BYTES_MAX (512u << 10)
 
@@ -117,7 +117,7 @@ static bool on_read(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size_
   }
   kvf_tcp_request *request = malloc(sizeof(*request) + read.items_count * sizeof(request->items[0]));
   if (request == NULL) {
-    return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for a read of its");
+    return conn_close(tcp, conn, KVF_LOG_ERROR, KVF_NO_MEMORY, "no memory for one of its reads");
   }
   *request = (kvf_tcp_request){.selection = read.selection,
                                .transfer = {.id = read.read_id,
@@ -432,9 +432,10 @@ static bool make_room(kvf_tcp *tcp)
   }
   kvf_tcp_conn *victim = find_victim(tcp);
   if (victim != NULL && is_idle(victim)) {
-    conn_close(tcp, victim, KVF_LOG_INFO, KVF_LIMIT, "connections_max is reached, and it was idle longest");
+    conn_close(tcp, victim, KVF_LOG_INFO, KVF_LIMIT,
+               "connections_max is reached, and this connection was idle longest");
   } else if (victim != NULL) {
-    conn_close(tcp, victim, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and it takes nothing");
+    conn_close(tcp, victim, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and the peer takes no bytes");
   }
   return victim != NULL;
 }
@@ -463,7 +464,7 @@ static bool on_hello(kvf_tcp *tcp, kvf_tcp_conn *conn, const uint8_t *body, size
     return conn_close(tcp, conn, KVF_LOG_WARN, KVF_HANDSHAKE_REFUSED, "unknown session, or wrong proof of its key");
   }
   if (!make_room(tcp)) {
-    return conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all are busy");
+    return conn_close(tcp, conn, KVF_LOG_WARN, KVF_LIMIT, "connections_max is reached, and all connections are busy");
   }
   if (kvf_tcp_stream_grow(&conn->stream, TRUSTED_IN_BYTES, TRUSTED_OUT_BYTES) != KVF_OK) {
     return conn_close(tcp, conn, KVF_LOG_WARN, KVF_NO_MEMORY, "no memory for its buffer");

@@ -1,5 +1,5 @@
-/* The bytes of one non-blocking TCP socket, in both directions: small frames through buffers, payload straight from and
- * into the blocks, as they are or inside TLS. Knows nothing of what the bytes mean.
+/* The bytes of one non-blocking TCP socket, in both directions, plain or inside TLS. Small frames go through buffers,
+ * payload goes straight from and into the blocks. The stream does not know the meaning of the bytes.
  *
  * One thread at a time. Everything is bounded: the buffers by what open was given, a system call by the constants
  * below.
@@ -91,8 +91,8 @@ static inline bool kvf_tcp_is_its_turn(const kvf_tcp_stream *stream)
 typedef struct kvf_tcp_payload {
   kvf_segment_cursor cursor;
   uint64_t left_bytes;
-  /* KVF_TCP_STAGING_BYTES of host memory, through which all of it goes; NULL: straight from and into the blocks, all
-   * of which lie in memory that the kernel reads and writes by its address. */
+  /* KVF_TCP_STAGING_BYTES of host memory, through which all payload goes. NULL: straight from and into the blocks, all
+   * in memory that the kernel can read and write by its address. */
   uint8_t *staging;
   kvf_tcp_ring *ring; /* in place of the staging; NULL: there is none */
 } kvf_tcp_payload;
@@ -105,9 +105,9 @@ KVF_MUST_USE bool kvf_tcp_copy(kvf_tcp_payload *payload, uint8_t *out);
  * local blocks. KVF_TCP_IO_FAILED also if their device has failed. */
 KVF_MUST_USE kvf_tcp_io kvf_tcp_send(kvf_tcp_stream *stream, kvf_tcp_payload *payload, uint64_t bytes_max);
 
-/* Moves payload into its local blocks: first what waits in the buffer, else one system call for at most bytes_max
- * bytes; where that reaches the payload's end, what follows goes to the buffer. With `discard` nothing is written to
- * the blocks. KVF_TCP_IO_FAILED also if their device has failed. */
+/* Moves payload into its local blocks: first the bytes in the buffer, else by one system call at most bytes_max bytes.
+ * If that reaches the payload's end, further bytes go to the buffer. With `discard` no bytes are written to the blocks.
+ * KVF_TCP_IO_FAILED also if their device has failed. */
 KVF_MUST_USE kvf_tcp_io kvf_tcp_receive(kvf_tcp_stream *stream, kvf_tcp_payload *payload, bool discard,
                                         uint64_t bytes_max);
 

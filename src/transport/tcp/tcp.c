@@ -61,8 +61,8 @@ static bool turn(kvf_tcp *tcp, uint64_t due_ns)
   if (idleness == KVF_IDLE && !may_spin(tcp)) {
     count = kvf_data_thread_wait(&tcp->data_thread, events, EVENTS_MAX, due_ns);
   } else {
-    /* Whoever is to send more of a large chunk, or to take it, may have been given this core, and moves more at once
-     * the longer it has it. */
+    /* The thread that sends or takes the rest of a large chunk may have been given this core. The longer it has the
+     * core, the more it moves at once. */
     if (idleness == KVF_IDLE && tcp->is_bulk) {
       tcp->yield_again_ns = kvf_thread_yield();
     }

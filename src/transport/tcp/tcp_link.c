@@ -435,7 +435,7 @@ static bool on_ready(kvf_tcp_link *link, const uint8_t *body, size_t body_bytes)
   }
   if (!kvf_equal_secret(ready.proof, link->ready_proof, sizeof(ready.proof))) {
     return kvf_data_thread_link_fail(&link->common, KVF_HANDSHAKE_REFUSED,
-                                     "whoever listens there has not proved the session's key");
+                                     "the listener there has not proved the session's key");
   }
   link->awaits = KVF_TCP_AWAITS_CHUNK;
   OPENSSL_cleanse(&link->session_key, sizeof(link->session_key));
@@ -483,8 +483,8 @@ static bool take_frame(kvf_tcp *tcp, kvf_tcp_link *link, bool *took)
   return on_frame(tcp, link, header.type, body, header.body_bytes);
 }
 
-/* Receives until nothing more is there, or the others should have their turn; what is in the buffer by then is looked
- * at in any case, since epoll knows nothing of it. False: the link has failed. */
+/* Receives until no byte is left, or until it is the turn of other links. The bytes in the buffer are processed in any
+ * case, because epoll does not know of them. False: the link has failed. */
 static bool receive(kvf_tcp *tcp, kvf_tcp_link *link)
 {
   uint64_t budget_bytes = KVF_TCP_TURN_BYTES;

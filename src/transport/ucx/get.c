@@ -106,8 +106,8 @@ static bool fits(const kvf_ucx_get *get, const kvf_ucx_answer *answer)
   }
 }
 
-/* The word only grows: the lease was live for all bytes if all samples say so, and any that says that it was not
- * settles it. */
+/* The word only grows. The lease was live for all bytes if all samples say so; one sample that says otherwise decides.
+ */
 static void note_sample(kvf_ucx_batch *batch, const kvf_ucx_answer *answer, bool is_of_bytes)
 {
   kvf_ucx_claim *claim = &batch->claim;

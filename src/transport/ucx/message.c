@@ -90,11 +90,11 @@ kvf_ucs_status kvf_ucx_message_send(kvf_ucx_message *message, kvf_ucp_ep ep, uns
 /* ---- answers ---- */
 
 /* An answer's bytes are copied when UCX can send them, into a buffer of its own, and the fence is looked at right after
- * that. UCX is not to send them out of the blocks (zero-copy): the fence could tell of these only when they have been
- * sent, and where such a send is cut off by a peer that goes away, UCX says twice that it is over, and aborts the
- * process (uct_tcp_ep_sendv, 1.13 to 1.22). */
+ * that. UCX must not send them out of the blocks (zero-copy): then the fence could be checked only after the send. And
+ * if the peer goes away during such a send, UCX reports its end twice and aborts the process (uct_tcp_ep_sendv, 1.13 to
+ * 1.22). */
 
-/* Where the bytes are; NULL: they are not ours to give, or not by their address, which whoever asks was told. */
+/* The address of the bytes. NULL: they are not in our memory, or cannot be read by address; the asker was told so. */
 static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
 {
   if (ask->memory >= kvf_paging_regions(memory) || memory->served[ask->memory].memory != KVF_MEMORY_HOST) {
@@ -105,7 +105,7 @@ static const uint8_t *find(const kvf_paging *memory, const kvf_ucx_ask *ask)
   return inside ? (const uint8_t *)memory->served[ask->memory].base + ask->offset : NULL;
 }
 
-/* Loads the entry after whatever was read before, and before whatever is read then: kvf_fence_load()'s barriers. */
+/* Loads the entry after all earlier reads and before all later ones: the barriers of kvf_fence_load(). */
 static kvf_fence_entry look(const kvf_paging *memory, uint32_t slot)
 {
   return slot == KVF_UCX_SLOT_NONE ? (kvf_fence_entry){0} : kvf_fence_load(memory->table, slot);

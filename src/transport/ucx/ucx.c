@@ -55,8 +55,8 @@ static kvf_ucs_status configure(const kvf_ucx *ucx, kvf_ucp_config config)
       set_tcp(ucx, config, "UCX_TCP_TX_SEG_SIZE", "62k");
       static_assert(KVF_UCX_ANSWERS_BYTES_MAX + UCX_ADDS_BYTES <= 62u << 10, "one buffer");
     }
-    /* Events are taken one by one: of several, the first may end the connection that another is for, and a UCX with
-     * assertions (Debian's) aborts the process then (uct_tcp_iface_handle_events). */
+    /* Events are taken one by one. If several were taken, the first could end the connection of another; a UCX with
+     * assertions (Debian's) then aborts the process (uct_tcp_iface_handle_events). */
     set_tcp(ucx, config, "UCX_TCP_MAX_POLL", "1");
   }
   /* A node whose peers are all on this host shall not be reached from elsewhere through UCX either. */

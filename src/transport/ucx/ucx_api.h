@@ -1,6 +1,6 @@
-/* What the transport `ucx` uses of UCX, declared by ourselves: the library is loaded at run time, and the build needs
- * neither it nor its headers. Versions from KVF_UCX_MAJOR.KVF_UCX_MINOR on have this interface; what they add later
- * lies behind field masks. tests/unit/transport/ucx_abi_test.c compares it with UCX's own headers.
+/* Our declarations of the part of UCX that the transport `ucx` uses. The library is loaded at run time, so the build
+ * needs neither it nor its headers. Versions from KVF_UCX_MAJOR.KVF_UCX_MINOR on have this interface; later additions
+ * are behind field masks. tests/unit/transport/ucx_abi_test.c compares it with UCX's own headers.
  */
 #ifndef KVF_TRANSPORT_UCX_UCX_API_H
 #define KVF_TRANSPORT_UCX_UCX_API_H

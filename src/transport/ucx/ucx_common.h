@@ -2,8 +2,8 @@
  *
  * One data thread makes every call of UCX: see data_thread.h. Two workers: one whose endpoints read (ucx_link.h), and,
  * while memory is registered, one through which others read that memory (ucx_memory.h). The second is destroyed when
- * the memory goes away: UCX answers gets over TCP from any address that it is asked for, registered or not, and the
- * worker's end is what ends that. All state is the data thread's, but for what the lock of `commands` guards.
+ * the memory goes away. The reason: over TCP, UCX answers gets from any address, registered or not, until the worker
+ * ends. All state belongs to the data thread, except the fields that the lock of `commands` guards.
  *
  * UCX calls back from inside its own functions; what is called notes what has happened, and the thread acts on it
  * afterwards.

@@ -1,9 +1,9 @@
-/* Reads: the lease is looked at, the chunk is got, the lease is looked at again, and what was seen is reported.
+/* Reads: a look at the lease, the gets of the chunk, a second look at the lease, then the report.
  *
- * A look is a get of the table's head and of the slot's entry, begun when all gets before it have ended: nothing is
- * promised of the order in which gets are carried out, nor of a get of several words being of one moment. So word and
- * digest count as of one lease if they were the same in two looks, the second begun after the first had ended. The look
- * before a chunk is one of the two, and what it has seen is remembered: the lease's next chunks begin with their bytes.
+ * A look is a get of the table's head and of the slot's entry, begun when all earlier gets have ended. UCX promises no
+ * order of gets, and a get of several words may see several moments. So word and digest count as of one lease if they
+ * were equal in two looks, the second begun after the end of the first. The look before a chunk is one of the two, and
+ * its result is kept: later chunks of the lease begin with their bytes.
  *
  * Where gets are messages the producer looks, before and after an answer's bytes are copied (message.c).
  */
@@ -47,8 +47,8 @@ static void link_settle(kvf_ucx *ucx, kvf_ucx_link *link);
 
 static void start_waiting(kvf_ucx *ucx);
 
-/* What its gets have written to a device is there for all that the device does: now nothing comes of them any more,
- * for whoever has the blocks next. */
+/* The bytes that its gets have written to a device become visible for all of the device's work. So no write is left
+ * that could reach the blocks' next owner. */
 static bool flush(const ucx_read *read)
 {
   return read->cursor.segments == 0 || kvf_memory_flush(&read->memory->devices);
@@ -367,8 +367,8 @@ static void on_closed(void *request, kvf_ucs_status status, void *user_data)
   closed(link);
 }
 
-/* By force: without asking the peer, which may be stopped. UCX ends the gets that are in flight, and says of each when
- * it writes nothing for it any more; those that are messages are written by us alone, and end here. */
+/* By force: without asking the peer, which may be stopped. UCX ends the gets in flight, and reports for each when it
+ * writes no more bytes. Gets that are messages are written only by us, and end here. */
 static void close_endpoint(kvf_ucx *ucx, kvf_ucx_link *link)
 {
   if (link->ep == NULL || link->is_closing) {
@@ -460,7 +460,7 @@ static kvf_status check_description(const kvf_ucx *ucx, kvf_ucx_link *link, cons
     possible =
         possible && kvf_address_is_possible(description->memories[i].address, kvf_region_layout_bytes(&remote[i]));
   }
-  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "an address in its description is impossible");
+  return possible ? KVF_OK : kvf_fail(KVF_TRANSFER_SETUP, message, "its description has an impossible address");
 }
 
 static bool has_devices(const kvf_ucx *ucx, const kvf_paging *theirs)
@@ -473,9 +473,9 @@ static bool has_devices(const kvf_ucx *ucx, const kvf_paging *theirs)
   return has;
 }
 
-/* Memory of devices goes by UCX's own gets alone: what comes as a message is put in place by its address, inside UCX,
- * where there is no time to wait for a device. tcp does that, by pieces that are copied while others are on their way.
- */
+/* Device memory is read only by UCX's own gets. The bytes of a message are written by address, inside UCX, where there
+ * is no time to wait for a device. The transport tcp does that, in pieces that are copied while others are on their
+ * way. */
 static kvf_status check_memory(const kvf_ucx *ucx, const kvf_ucx_link *link, char *message)
 {
   if (!has_devices(ucx, link->common.pages)) {

@@ -450,8 +450,7 @@ TEST(check_compares_options)
   assert_int_equal(kvf_config_set(&config, "require", "tcp", NULL), KVF_OK);
   assert_int_equal(kvf_config_check(&config, NULL), KVF_OK);
   assert_int_equal(kvf_config_set(&config, "require", "tcp,ucx", NULL), KVF_OK);
-  assert_check_fails(&config,
-                     "require = \"tcp,ucx\" is not allowed: transports, which is \"local,tcp\", must name them too");
+  assert_check_fails(&config, "require = \"tcp,ucx\" is not allowed: transports = \"local,tcp\" must name them too");
   config = defaults();
   config.lease_max_ms = 29999;
   assert_check_fails(&config, "lease_ttl_ms = 30000 is not allowed: it must be at most lease_max_ms, which is 29999");

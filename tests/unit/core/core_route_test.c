@@ -94,7 +94,8 @@ CLUSTER_TEST(closed_connections_end_their_session)
   assert_false(kvf_core_has_output(producer()));
   scene(
       "stats P0 sessions_abandoned > 1\n"
-      "log P0 > closed a connection from [::]:7: peer_down: it went before its handshake had ended\n" OPENING
+      "log P0 > closed a connection from [::]:7: peer_down: it closed the connection before the end of its "
+      "handshake\n" OPENING
       "stats P0 sessions_open > 1\n"
       "cut P0 > dial P0; close 1\n"
       "stats P0 sessions_open sessions_abandoned > 0; 1\n");

@@ -46,7 +46,7 @@ SCENE(silent_handshake_times_out_twice, HELD,
       "accept P0\n"
       "+999\n"
       "+2 > dial P0; D hangs up on P0\n"
-      "log D > debug: peer [::1]:80: no handshake in time: it is dialed again\n"
+      "log D > debug: peer [::1]:80: no handshake in time: connecting again\n"
       "peers > P0 x1 -control -local -tcp\n"
       "accept P0\n"
       "+999\n"
@@ -148,7 +148,7 @@ CLUSTER_TEST(frames_out_of_place_end_the_connection)
     cluster_open(HELD);
     scene(states[rows[i].state]);
     to_consumer(rows[i].type, body, sizeof(body));
-    assert_non_null(strstr(cluster_log(&c.d, "peer"), "protocol: a message that does not belong here"));
+    assert_non_null(strstr(cluster_log(&c.d, "peer"), "protocol: an unexpected message"));
     assert_non_null(strstr(cluster_said(), "load 1: protocol 0/4"));
   }
 }

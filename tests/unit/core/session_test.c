@@ -102,7 +102,8 @@ STRANGERS_TEST(those_who_were_reset_are_counted)
   kvf_core_on_reset(c.p[0].core, c.now_ns, &(kvf_address){.port = 7});
   scene(
       "stats P0 sessions_accepted sessions_abandoned > 1; 1\n"
-      "log P0 > closed a connection from [::]:7: peer_down: it went before its handshake had ended\n");
+      "log P0 > closed a connection from [::]:7: peer_down: it closed the connection before the end of its "
+      "handshake\n");
 }
 
 STRANGERS_TEST(anything_but_a_hello_is_refused)
@@ -209,7 +210,7 @@ STRANGERS_TEST(who_does_not_read_is_hung_up_on)
   for (size_t i = 0; i < KVF_OUTBOX_BYTES_MAX && cluster_stat(&c.p[0], "sessions_open", "") > 0; i++) {
     send(conn_id, KVF_FRAME_PING, ping, sizeof(ping));
   }
-  assert_logged("limit: it asks and does not read the answers");
+  assert_logged("limit: it sends requests and does not read the answers");
   assert_int_equal(cluster_hang_ups(&c.p[0]), 1);
   scene("stats P0 sessions_open sessions_unread > 0; 1\n");
 }
@@ -294,7 +295,7 @@ CLUSTER_TEST(open_session_makes_room_at_connections_max)
       "peers > P0 x1 +control\n"
       "stats P0 sessions_open sessions_evicted > 1; 1\n");
   assert_false(is_there(old));
-  assert_logged("limit: connections_max is reached, and it was used least recently");
+  assert_logged("limit: connections_max is reached, and this connection was used least recently");
 }
 
 /* P8: a session's number without a session opens no data connection. */
@@ -327,7 +328,7 @@ CLUSTER_TEST(unread_answers_are_counted_for_sessions)
       "stats P0 sessions_unread > 0\n");
   kvf_core_on_unread(c.p[0].core, c.now_ns, c.wires[0].producer_id);
   scene("stats P0 sessions_unread > 1\n");
-  assert_logged("limit: it asks and does not read the answers");
+  assert_logged("limit: it sends requests and does not read the answers");
 }
 
 /* ---- leases ---- */

@@ -372,7 +372,7 @@ TEST(an_allocation_of_which_the_driver_says_nothing_is_refused)
 
 TEST(what_makes_no_sense_is_not_tried)
 {
-  static const char why[] = "its description makes no sense";
+  static const char why[] = "its description is invalid";
   begin(EXPORT_ALLOCATION);
   const uint64_t calls = fake_cuda_calls("cuIpcOpenMemHandle_v2");
   lie.bytes = (uint64_t)INT64_MAX + 1;
@@ -412,7 +412,7 @@ TEST(a_table_that_cannot_be_read)
   static const uint64_t addresses[] = {0, 8, UINT64_MAX - 7, INT64_MAX - 8, UINT64_MAX};
   char why[KVF_MESSAGE_BYTES_MAX];
   begin(EXPORT_MAPPINGS);
-  (void)snprintf(why, sizeof(why), "what process %d says of its mappings makes no sense", (int)pid);
+  (void)snprintf(why, sizeof(why), "the description of its mappings by process %d is invalid", (int)pid);
   for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
     lie.u.files = addresses[i];
     expect_refused(why);
@@ -432,7 +432,7 @@ static void expect_files_refused(size_t file, uint64_t bytes, int32_t fd, const 
 
 TEST(lengths_of_mappings_do_not_overflow)
 {
-  static const char why[] = "of its mappings makes no sense";
+  static const char why[] = "of its mappings by process";
   shared_file files[MAPPINGS];
   begin(EXPORT_MAPPINGS);
   expect_files_refused(0, UINT64_MAX, true_files[0].fd, why);
@@ -459,8 +459,8 @@ TEST(mappings_are_as_long_as_the_driver_says)
   begin(EXPORT_MAPPINGS);
   lie.bytes += GRAIN;
   region_bytes += GRAIN;
-  expect_files_refused(0, 2 * GRAIN, true_files[0].fd, "mapping what it has shared: CUDA_ERROR_INVALID_VALUE");
-  expect_files_refused(2, 2 * GRAIN, true_files[2].fd, "mapping what it has shared: CUDA_ERROR_INVALID_VALUE");
+  expect_files_refused(0, 2 * GRAIN, true_files[0].fd, "mapping its shared memory: CUDA_ERROR_INVALID_VALUE");
+  expect_files_refused(2, 2 * GRAIN, true_files[2].fd, "mapping its shared memory: CUDA_ERROR_INVALID_VALUE");
   be_true();
   lie.bytes = INT64_MAX / GRAIN * GRAIN;
   expect_files_refused(2, lie.bytes - 2 * GRAIN, true_files[2].fd, "CUDA_ERROR_OUT_OF_MEMORY");
@@ -479,7 +479,7 @@ TEST(descriptors_that_are_not_memory)
   begin(EXPORT_MAPPINGS);
   for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
     for (size_t file = 0; file < MAPPINGS; file++) {
-      expect_files_refused(file, GRAIN, fds[i], "mapping what it has shared: ");
+      expect_files_refused(file, GRAIN, fds[i], "mapping its shared memory: ");
     }
   }
   end();

@@ -123,11 +123,11 @@ TEST(an_import_that_fails_leaves_nothing)
   } rows[] = {
       {&in_allocation, "cuIpcOpenMemHandle_v2", 0, "cuIpcOpenMemHandle: CUDA_ERROR_OUT_OF_MEMORY"},
       {&in_mappings, "cuMemAddressReserve", 0, "cuMemAddressReserve: CUDA_ERROR_OUT_OF_MEMORY"},
-      {&in_mappings, "cuMemImportFromShareableHandle", 0, "mapping what it has shared: CUDA_ERROR_OUT_OF_MEMORY"},
-      {&in_mappings, "cuMemImportFromShareableHandle", 2, "mapping what it has shared"},
-      {&in_mappings, "cuMemMap", 0, "mapping what it has shared"},
-      {&in_mappings, "cuMemMap", 1, "mapping what it has shared"},
-      {&in_mappings, "cuMemSetAccess", 2, "mapping what it has shared"}};
+      {&in_mappings, "cuMemImportFromShareableHandle", 0, "mapping its shared memory: CUDA_ERROR_OUT_OF_MEMORY"},
+      {&in_mappings, "cuMemImportFromShareableHandle", 2, "mapping its shared memory"},
+      {&in_mappings, "cuMemMap", 0, "mapping its shared memory"},
+      {&in_mappings, "cuMemMap", 1, "mapping its shared memory"},
+      {&in_mappings, "cuMemSetAccess", 2, "mapping its shared memory"}};
   begin();
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     child_process child;

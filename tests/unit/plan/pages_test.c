@@ -293,9 +293,9 @@ TEST(what_does_not_pair_is_named)
   INCOMPATIBLE(there.parts[1].kind = KVF_PART_KEYS, "layer 0 keys 0: there only, or twice");
   INCOMPATIBLE(there.pages.layout.parts_count = 1, "layer 0 values 0: here only");
   INCOMPATIBLE(there.parts[0].layer = there.parts[1].layer = 3, "it has none of the layers");
-  INCOMPATIBLE(there.parts[1].rows = 0, "layer 0 values 0 of the peer makes no sense");
-  INCOMPATIBLE(there.pages.layout.share.heads = 0, "layout of the peer makes no sense");
-  INCOMPATIBLE(there.regions[0].blocks = 0, "region 0 of the peer makes no sense");
+  INCOMPATIBLE(there.parts[1].rows = 0, "layer 0 values 0 of the peer is invalid");
+  INCOMPATIBLE(there.pages.layout.share.heads = 0, "layout of the peer is invalid");
+  INCOMPATIBLE(there.regions[0].blocks = 0, "region 0 of the peer is invalid");
   INCOMPATIBLE(
       for (int i = 0; i < 2; i++) { there.parts[i].rows = there.parts[i].block_tokens = 3; },
       "group 0: tokens of a block, over the ranks that they are dealt to, is 4 here, 3 there");

@@ -361,15 +361,15 @@ TEST(stages_that_do_not_fit_are_refused)
   e.count = 0;
   add_ranks(&e, 1, 2, 2);
   add_ranks(&e, 1, 0, 3);
-  assert_refused(&r, &e, "the producer's ranks have layers 2 to 3, and 0 to 2: neither the same nor apart");
+  assert_refused(&r, &e, "the producer's ranks have layers 2 to 3, and 0 to 2: neither equal nor separate");
   e.count = 0;
   add_ranks(&e, 1, 0, 4);
   add_ranks(&e, 1, 1, 1);
-  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 1 to 1: neither the same nor apart");
+  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 1 to 1: neither equal nor separate");
   e.count = 0;
   add_ranks(&e, 1, 0, 4);
   add_ranks(&e, 1, 0, 0);
-  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 0 to 65535: neither the same nor apart");
+  assert_refused(&r, &e, "the producer's ranks have layers 0 to 3, and 0 to 65535: neither equal nor separate");
   e = two_stages(2);
   for (uint32_t i = 0; i < e.count; i++) {
     e.ranks[i].dealt = 3;

@@ -99,7 +99,7 @@ TEST(layouts_without_sense_are_refused)
   remote[5][1].stride_bytes = 2047;
   remote[6][1].stride_bytes = UINT64_MAX / 2;
   for (size_t i = 0; i < 7; i++) {
-    assert_incompatible(remote[i], "region 1 of the peer makes no sense");
+    assert_incompatible(remote[i], "region 1 of the peer is invalid");
   }
 }
 

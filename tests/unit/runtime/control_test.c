@@ -600,7 +600,7 @@ TEST(who_never_reads_is_hung_up_on)
     assert_true(now_ms() < until_ms);
   }
   assert_int_equal(pair_stat(&n, "sessions_unread", ""), 1);
-  assert_true(pair_wait_log(&n, "limit: it asks and does not read the answers", s.name, 10000));
+  assert_true(pair_wait_log(&n, "limit: it sends requests and does not read the answers", s.name, 10000));
   stranger_close(&s);
   pair_close_node(&n);
 }

@@ -117,7 +117,7 @@ TEST(says_why_a_recovery_is_wrong)
   request.request_id = 8;
   CASE(kvf_recovery_admit, KVF_NO_RESOURCE, "requests_max = 1", recovery, &request);
   CASE(kvf_recovery_report, KVF_NOT_FOUND, "request 9", recovery, &(kvf_report){.request_id = 9});
-  CASE(kvf_recovery_report, KVF_INVALID, "contradicts itself", recovery, &(kvf_report){.request_id = 7, .blocks = 2});
+  CASE(kvf_recovery_report, KVF_INVALID, "contradicts status", recovery, &(kvf_report){.request_id = 7, .blocks = 2});
   CASE(kvf_recovery_report_blocks, KVF_INVALID, "block id 8 at index 1", recovery, 0, 0, (uint32_t[]){1, 8}, 2,
        KVF_PEER_DOWN);
   CASE(kvf_recovery_report_blocks, KVF_INVALID, "rank = 2", recovery, 2, 0, (uint32_t[]){1}, 1, KVF_PEER_DOWN);

@@ -82,7 +82,7 @@ TEST(memory_must_be_of_its_kind)
   void *test_memory = test_memory_allocate(TEST_MEMORY, (size_t)PAIR_BLOCKS * PAIR_BLOCK_BYTES);
   void *host_memory = n.bases[0];
   assert_int_equal(register_one(&n, host_memory, 3, 0), KVF_INVALID);
-  assert_true(pair_logged(&n, "region 0", "its kind of memory is not this library's"));
+  assert_true(pair_logged(&n, "region 0", "this library does not know its kind of memory"));
   assert_int_equal(register_one(&n, host_memory, KVF_MEMORY_KINDS_MAX, 0), KVF_INVALID);
   assert_int_equal(register_one(&n, host_memory, TEST_MEMORY, 0), KVF_INVALID);
   assert_true(pair_logged(&n, "region 0", "is no memory of the test's device 0"));

@@ -66,7 +66,7 @@ static void closed_producer_is_replaced(const char *transports)
   assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 1);
   assert_int_equal(pair_stat(&p.consumer, "loads_done", ""), 1);
   assert_int_equal(pair_stat(&p.consumer, "loads_failed", "peer_down"), 0);
-  assert_true(pair_logged(&p.consumer, "0 of 24 blocks were loaded, the others are asked of", NULL));
+  assert_true(pair_logged(&p.consumer, "0 of 24 blocks were loaded, the others come from", NULL));
   assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
   pair_close_node(&p.consumer);
   pair_close_node(&other);

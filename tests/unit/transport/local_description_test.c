@@ -176,13 +176,13 @@ TEST(impossible_values_are_refused)
   assert_refused(&bad, "is no process id");
   bad = good_head();
   bad.cookie_address = 0;
-  assert_refused(&bad, "address in its description");
+  assert_refused(&bad, "its description has an impossible address");
   bad = good_head();
   bad.cookie_address = UINT64_MAX - 5;
-  assert_refused(&bad, "address in its description");
+  assert_refused(&bad, "its description has an impossible address");
   bad = good_head();
   bad.table_address = INT64_MAX - 100;
-  assert_refused(&bad, "address in its description");
+  assert_refused(&bad, "its description has an impossible address");
 }
 
 TEST(impossible_regions_are_refused)

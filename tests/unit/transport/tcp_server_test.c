@@ -335,7 +335,7 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
   expect_served(fds[0]); /* so that fds[1] is the one */
   fds[3] = peer_connect_proved(&s.spec);
   peer_expect_closed(fds[1]);
-  assert_true(side_has_logged(&s.producer, "connections_max is reached, and it was idle longest"));
+  assert_true(side_has_logged(&s.producer, "connections_max is reached, and this connection was idle longest"));
   expect_served(fds[0]);
   expect_served(fds[2]);
   expect_served(fds[3]);
@@ -368,12 +368,12 @@ TEST(busy_consumers_make_room_only_when_stuck)
   uint64_t tries = 0;
   int late;
   while (!peer_try(&spec, &late)) {
-    assert_true(side_has_logged(large, "connections_max is reached, and all are busy"));
+    assert_true(side_has_logged(large, "connections_max is reached, and all connections are busy"));
     assert_true(++tries < 20);
     sleep_us(250000);
   }
   assert_true(tries > 0);
-  assert_true(side_has_logged(large, "connections_max is reached, and it takes nothing"));
+  assert_true(side_has_logged(large, "connections_max is reached, and the peer takes no bytes"));
   (void)close(late);
   (void)close(busy);
   side_close(large);
@@ -405,13 +405,13 @@ TEST(who_takes_nothing_is_closed)
   const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(config.handshake_timeout_ms);
   uint8_t *some = allocate(SLOW_BYTES);
   sleep_us(patience_us / 4);
-  assert_false(side_has_logged(large, "it has reads open, and takes nothing"));
+  assert_false(side_has_logged(large, "it has open reads, and takes no bytes"));
   for (int i = 0; i < 8; i++) {
     peer_receive(slow, some, SLOW_BYTES);
     sleep_us(patience_us / 8);
   }
   peer_expect_closed(stuck);
-  assert_true(side_has_logged(large, "it has reads open, and takes nothing"));
+  assert_true(side_has_logged(large, "it has open reads, and takes no bytes"));
   peer_send_read(idle, 7, &lease->lease, items, 1);
   assert_int_equal(peer_receive_chunk(idle).status, KVF_OK);
   peer_receive(slow, some, SLOW_BYTES);

@@ -152,14 +152,14 @@ def _digest_if_known(lora: LoRAModel, config: LoRAConfig, name: str) -> bytes | 
     try:
         return digest_of(lora, config)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        limited.error("kvferry: LoRA adapter %s is of a kind that is not known: nothing is handed over for it: %s",
+        limited.error("kvferry: LoRA adapter %s is of an unknown kind: its requests get no tickets and no loads: %s",
                       name, error)
     return None
 
 
 def _apply_adapters(method: Any, manager: Any, lora_requests: Collection[LoRARequest | None]) -> None:
-    """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step: those in memory
-    are used first, so that it reads none of them again."""
+    """vLLM takes a step's adapters one by one, and may make room for one by dropping another of the step. So those in
+    memory are used first, and none of them is read again."""
     with loaded_adapters(manager.lora_config).noting():
         for request in filter(None, lora_requests):
             seam.use_adapter(manager, request.lora_int_id)

@@ -119,9 +119,9 @@ def add_lora(core: Core, call: Callable[..., bool], lora_request: LoRARequest) -
     added: bool = _with_look(core, call, lora_request)
     with all_of(core.side, "add_lora"):
         if core.side.content.adapter_called(lora_request) and not _empty_cache(core):
-            logger.warning("kvferry: no tickets and no loads for LoRA adapter %s before no request uses a block, or the "
-                           "prefix cache, which holds blocks of the adapter's old content, has been reset: POST "
-                           "/reset_prefix_cache", lora_request.lora_name)
+            logger.warning("kvferry: no tickets and no loads for LoRA adapter %s: the prefix cache may hold blocks of its "
+                           "old content. This ends when no request uses a block, or after POST /reset_prefix_cache",
+                           lora_request.lora_name)
     return added
 
 

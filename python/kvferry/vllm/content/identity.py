@@ -1,6 +1,6 @@
-"""What the same bytes mean: the fields by which two engines know that they may share KV.
+"""The identity of an engine: the fields by which two engines know that they may share KV.
 
-All nodes of an engine must give the same fields, so they follow from the configuration alone, as it was before a model
+All nodes of an engine must give the same fields. So they follow from the configuration alone, as it was before a model
 was loaded: loading may change it, and only in the process that loads. Neither vLLM's version nor the tensor-parallel
 size is among them: engines are upgraded one at a time, and may differ in size. What can change while an engine runs
 (its weights, a request's LoRA adapter) is in each prompt's identity instead: prompts.py.

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def _salt(request: Request) -> bytes:
-    """Whatever else of the request than the token ids changes the prompt's KV, in the order that vLLM hashes it for its
-    own cache."""
+    """The parts of the request, besides the token ids, that change the prompt's KV, in the order that vLLM hashes them for
+    its own cache."""
     named = {
         "multimodal": [[feature.identifier, feature.mm_position.offset, feature.mm_position.length]
                        for feature in request.mm_features],

@@ -106,7 +106,7 @@ class EngineContent:
             self._weights.reload(loaded_from_ns, path)
 
     def weights_named(self, version: str) -> None:
-        """Whoever has sent them has named them."""
+        """Their sender has named them."""
         self._weights.name(version)
 
     # ---- adapters ----

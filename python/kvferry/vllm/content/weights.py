@@ -17,8 +17,8 @@ from .. import seam
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
 
-HOW_TO_NAME = (f'give both engines "{WEIGHTS_ID}" in kv_connector_extra_config: a name of the weights that changes '
-               "whenever they do, or set vLLM's weight version after an update")
+HOW_TO_NAME = (f'set the option "{WEIGHTS_ID}" on both engines (a name that changes with the weights), or vLLM\'s weight version '
+               "after an update")
 
 
 def loaded_files(model: ModelConfig, load: LoadConfig) -> list[Path]:
@@ -45,7 +45,7 @@ class Weights(weights.Weights):
 
     def _find_files(self) -> list[Path]:
         if self._load is None:
-            raise UnknownWeightsError(f"vLLM's configuration was changed, and nobody knows how it loads now: {HOW_TO_NAME}")
+            raise UnknownWeightsError(f"vLLM's configuration was changed, and kvferry cannot see how it loads now: {HOW_TO_NAME}")
         files = loaded_files(self._model, self._load)
         if not files and self._generation > 1:
             raise UnknownWeightsError(f"load_format {self._load.load_format!r} reads no files: {HOW_TO_NAME}")

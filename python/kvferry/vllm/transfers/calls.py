@@ -14,7 +14,7 @@ from .core import Core
 
 
 def join_first(core: Core, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Before the first request, whichever call comes first. Of the start: an exception goes through."""
+    """Before the first request, at the first call of any kind. Of the start: an exception goes through."""
     side, engine = core.side, core.engine
     if not side.joined:
         side.join(core.scheduler, core.on_ranks("address"), partial(core.on_ranks, "stop"), all(core.on_ranks("loads_first")))
