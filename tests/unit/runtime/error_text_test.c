@@ -87,7 +87,7 @@ TEST(says_why_a_check_fails)
   kvf_config config;
   kvf_config_init(&config);
   CASE(kvf_check_node, KVF_INVALID, "HOST:PORT", &config, "127.0.0.1", &found, message);
-  CASE(kvf_check_memory, KVF_INVALID, "31 is no kind", (kvf_memory_kind)31, "", message);
+  CASE(kvf_check_memory, KVF_INVALID, "31 is not a kind", (kvf_memory_kind)31, "", message);
   CASE(kvf_check_device, KVF_NOT_FOUND, "no devices", KVF_MEMORY_HOST, 0, message);
 }
 
