@@ -21,7 +21,7 @@ PASSED_ON = re.compile(r"(?i)\w+_proxy|PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)")
 LIMIT_S = 1500.0
 IN_ROOT = """
 set -e
-mount --rbind /dev "$ROOM/dev" && mount -t proc proc "$ROOM/proc" && mount -t tmpfs tmpfs "$ROOM/dev/shm"
+mount --rbind /dev "$ROOM/dev" && mount --rbind /sys "$ROOM/sys" && mount -t proc proc "$ROOM/proc" && mount -t tmpfs tmpfs "$ROOM/dev/shm"
 %s
 exec chroot "$ROOM" bash -ec 'cd /checkout; . /step'
 """
