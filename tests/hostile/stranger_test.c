@@ -426,7 +426,7 @@ SCENE_TEST(behind_a_ticket)
   for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
     be_answered_by(s, answers[i].answer, answers[i].status, answers[i].cause);
     if (i == 0) {
-      s->beside.before = costs_now(); /* with the connections to the true producer */
+      s->beside.before = costs_settled(); /* with the connections to the true producer */
     }
     assert_undisturbed(s);
   }

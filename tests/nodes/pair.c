@@ -702,6 +702,20 @@ costs costs_now(void)
   return now;
 }
 
+costs costs_settled(void)
+{
+  const uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
+  costs before = costs_now();
+  for (;;) {
+    sleep_ms(COSTS_SETTLED_MS);
+    const costs now = costs_now();
+    if ((now.descriptors == before.descriptors && now.threads == before.threads) || !pair_tick(until_ms)) {
+      return now;
+    }
+    before = now;
+  }
+}
+
 void costs_expect(costs before, size_t slack_bytes)
 {
   const size_t most_bytes = SANITIZED ? SIZE_MAX : before.memory_bytes + slack_bytes;
@@ -775,7 +789,7 @@ void beside_start(beside *b, pair_node *producer, const pair_option *options)
   pair_open_node(&b->consumer, options);
   assert_int_equal(pthread_create(&b->thread, NULL, load_on, b), 0);
   wait_loads(b, 2);
-  b->before = costs_now();
+  b->before = costs_settled();
 }
 
 void beside_expect_undisturbed(beside *b, size_t slack_bytes)
