@@ -115,7 +115,7 @@ def test_believed_at_once_and_right(folder: Path, gate: Gate, caplog: pytest.Log
     gate.open.set()
     until_read()
     assert len(gate.read) == 2 and made.digest == digest and not made.is_disproved
-    assert any("is right" in line for line in lines(caplog, logging.INFO)) and lines(caplog, logging.WARNING) == []
+    assert any("is correct" in line for line in lines(caplog, logging.INFO)) and lines(caplog, logging.WARNING) == []
     assert known(started(folder, trusts=False)) == digest, "they are the same weights, whoever says so"
 
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_not_believed(folder: Path, gate: Gate, change: Callable[
     time.sleep(SHORT_S)
     assert made.digest is None
     gate.open.set()
-    assert known(made) and any("whatever weights_digest says" in line for line in lines(caplog, logging.WARNING))
+    assert known(made) and any("despite the option weights_digest" in line for line in lines(caplog, logging.WARNING))
 
 
 @pytest.mark.parametrize("what", ["another size", "another name"])

@@ -110,9 +110,9 @@ def with_a_ticket_of_before(inject: Callable[[Rig], None]) -> faults.Fault:
 
 def test_tickets_before_the_weights_are_read(rig_of: Callable[[str, str], Rig], reader: Reader, folders: dict[str, Path]) -> None:
     def confirm(rig: Rig) -> None:
-        assert "is right" not in log_of(rig.producer)
+        assert "is correct" not in log_of(rig.producer)
         reader.let_go(folders["P"])
-        wait_until("waiting for the digest", lambda: "is right" in log_of(rig.producer), LIMIT_S)
+        wait_until("waiting for the digest", lambda: "is correct" in log_of(rig.producer), LIMIT_S)
     rig = rig_of("P", "D")
     expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
     expect.loaded(trial.run(rig, with_a_ticket_of_before(confirm)), len(rig.question))
