@@ -7,7 +7,8 @@
 #                       -> mutants             setup_planted
 # Needs common.sh.
 
-BUILD_PACKAGES=(gcc libc6-dev pkg-config uthash-dev libssl-dev libxxhash-dev)
+# The last two: of what OpenSSL's static library is made on Debian 13.
+BUILD_PACKAGES=(gcc libc6-dev pkg-config uthash-dev libssl-dev libxxhash-dev zlib1g-dev libzstd-dev)
 PACKAGES=("${BUILD_PACKAGES[@]}" libcmocka-dev libucx-dev iproute2 nftables
   clang-19 clang-format-19 clang-tidy-19 libclang-rt-19-dev)
 PIP_LOG=$CACHE/logs/pip.log
