@@ -16,7 +16,7 @@ from kvferry.vllm import versions
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/dev"))
 from pd.releases import SUPPORTED
-from tables import DOCS, RELEASES, operator_rule, parts, releases_in, tables, with_part, with_table
+from tables import DOCS, MODELS, operator_rule, parts, releases_in, tables, with_part, with_table
 DASHBOARD = ROOT / "deploy/grafana/kvferry.json"
 
 
@@ -38,7 +38,7 @@ def test_the_operator_has_the_same_alerts():
 
 
 def test_the_models_page_has_a_result_of_each_release():
-    assert set(SUPPORTED) <= set(releases_in(RELEASES.read_text()))
+    assert set(SUPPORTED) <= set(releases_in(MODELS.read_text()))
     assert {versions.minor(release) for release in SUPPORTED} == versions.TESTED.keys(), (
         "left: tools/dev/requirements-releases.txt; right: kvferry/vllm/versions.py")
 

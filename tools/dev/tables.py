@@ -13,7 +13,7 @@ from pd.carried import CARRIED, NOT_ON_A_CPU, ROWS, TOPOLOGIES, Topology
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROMETHEUS = DOCS.parent / "deploy/prometheus"
-RELEASES = DOCS / "models.md"
+MODELS = DOCS / "models.md"
 FLAGS = "here", "elsewhere", "recompute", "breaker"
 OF_A_RELEASE = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\n", re.M)
 

@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "dev"))
 
 from pd.releases import NEWEST, RELEASES, SUPPORTED, built, missing  # noqa: E402
-from tables import RELEASES, with_releases  # noqa: E402
+from tables import MODELS, with_releases  # noqa: E402
 
 from need import need  # noqa: E402
 
@@ -53,4 +53,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if config.getoption("--keep"):
         today = time.strftime("%-d %B %Y")
         rows = [f"| {version} | {built(version)} | {today} | {result(version)} |" for version in RELEASES]
-        RELEASES.write_text(with_releases(RELEASES.read_text(), rows))
+        MODELS.write_text(with_releases(MODELS.read_text(), rows))
