@@ -453,7 +453,7 @@ static kvf_status open_shared(import_state *state, const kvf_memory_source *sour
     status = open_handle(state, shared, shared->offset + source->region_bytes, message);
     *base = state->opened + shared->offset;
   } else if (!read_files(state, source->pid, shared)) {
-    status = kvf_fail(KVF_TRANSFER_SETUP, message, "the description of its mappings by process %d is invalid",
+    status = kvf_fail(KVF_TRANSFER_SETUP, message, "process %d sent an invalid description of its mappings",
                       (int)source->pid);
   } else {
     status = map_files(state, source, message);

@@ -412,7 +412,7 @@ TEST(a_table_that_cannot_be_read)
   static const uint64_t addresses[] = {0, 8, UINT64_MAX - 7, INT64_MAX - 8, UINT64_MAX};
   char why[KVF_MESSAGE_BYTES_MAX];
   begin(EXPORT_MAPPINGS);
-  (void)snprintf(why, sizeof(why), "the description of its mappings by process %d is invalid", (int)pid);
+  (void)snprintf(why, sizeof(why), "process %d sent an invalid description of its mappings", (int)pid);
   for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
     lie.u.files = addresses[i];
     expect_refused(why);
@@ -432,7 +432,7 @@ static void expect_files_refused(size_t file, uint64_t bytes, int32_t fd, const 
 
 TEST(lengths_of_mappings_do_not_overflow)
 {
-  static const char why[] = "of its mappings by process";
+  static const char why[] = "sent an invalid description of its mappings";
   shared_file files[MAPPINGS];
   begin(EXPORT_MAPPINGS);
   expect_files_refused(0, UINT64_MAX, true_files[0].fd, why);
