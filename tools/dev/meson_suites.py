@@ -3,14 +3,15 @@
     meson_suites.py changed FOLDER [MESON-OPTION…]  prints those of `meson test MESON-OPTION…` that would run something new
     meson_suites.py passed FOLDER LOG               keeps those that Meson's LOG (build/meson-logs/LOG.json) has passed
 
-A suite has a print: a hash of its program, its words, the files among these, and the libraries beside it. A suite that Python
-runs may read anything, and is always new.
+A suite has a print: a hash of its program, its arguments, the files among these, and the libraries beside it; and the system's
+packages, its kernel, and variables of the environment that tests read. A suite that Python runs may read anything, and is always new.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from typing import Any
 
 BESIDE = Path(sys.executable).parent
 KEPT = "passed.json"
+PACKAGES = Path("/var/lib/dpkg/status")
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
@@ -35,10 +37,15 @@ def print_of(words: list[str], env: dict[str, str]) -> str:
     return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
 
 
+def system() -> str:
+    read = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(("KVFERRY_", "UCX_", "OPENSSL_")))
+    return hashlib.sha256(PACKAGES.read_bytes()).hexdigest() + json.dumps([os.uname().release, read])
+
+
 def prints(folder: Path) -> dict[str, str]:
     """Of each suite that no Python runs."""
-    inside = str(folder.resolve())
-    return {test["name"]: print_of(test["cmd"], test["env"]) + json.dumps([test["cmd"][1:], test["env"]])
+    inside, here = str(folder.resolve()), system()
+    return {test["name"]: here + print_of(test["cmd"], test["env"]) + json.dumps([test["cmd"][1:], test["env"]])
             for test in listed(folder) if test["cmd"][0].startswith(inside)}
 
 
