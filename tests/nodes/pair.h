@@ -211,8 +211,7 @@ typedef struct costs {
 } costs;
 
 costs costs_now(void);
-/* When descriptors and threads have been as many for COSTS_SETTLED_MS: a descriptor that is open for a moment only, as
- * that of a connection that was made twice, is not counted. */
+/* Once descriptors and threads have not changed for COSTS_SETTLED_MS. */
 #define COSTS_SETTLED_MS 100
 costs costs_settled(void);
 /* Waits until descriptors and threads are as many as before, and memory no more than `slack_bytes` above, where no

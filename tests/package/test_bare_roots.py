@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from mutants import copy_tree
 from pd.paths import FAST, LOGS
 from test_quickstart import SMALL, carried, quickstart
 
@@ -40,14 +41,6 @@ sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/&+cpu/' /venv/lib/python3*/site-
 dpkg-query -W -f '${Package}\\n' >/packages
 """
 OF_ITS_USER = "libnuma1 curl"
-
-
-def sources(folder: Path) -> None:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True,
-                            text=True).stdout.split("\0")
-    for name in filter(None, listed):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
 
 
 class Room:
@@ -86,7 +79,7 @@ def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     made.run("mmdebstrap", "", True, "mmdebstrap", "--quiet", "--variant=minbase", "--include=ca-certificates,iproute2", request.param, str(made.folder))
     for name in OF_THE_NETWORK:
         shutil.copy(name, made.folder / name[1:], follow_symlinks=True)
-    sources(made.folder / "checkout")
+    copy_tree(made.folder / "checkout")
     shutil.copytree(FAST, made.folder / "model")
     yield made
     shutil.rmtree(made.folder)
@@ -108,7 +101,7 @@ def test_ubuntu_has_the_packages() -> None:
 
 
 @pytest.mark.deep
-def test_the_quickstart_on_a_bare_root(room: Room) -> None:
+def test_the_quickstart_on_a_bare_root(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
     room.run("vLLM", VLLM % OF_ITS_USER, True)
     lines = quickstart()
     wheel, _, _ = lines.partition("\n")
@@ -118,4 +111,5 @@ def test_the_quickstart_on_a_bare_root(room: Room) -> None:
     assert set(named[1].split()) <= packages_of("BUILD_PACKAGES") | PYTHON
     assert not (room.packages() & (packages_of("PACKAGES") - packages_of("BUILD_PACKAGES")) - {"iproute2"})
     assert carried(room.run("the quickstart", lines, False)) > 0
-    print(f"\n{RELEASES[room.log.stem.rpartition('-')[2]]}: " + ", ".join(f"{what} {seconds:.0f} s" for what, seconds in room.seconds.items()))
+    with capsys.disabled():
+        print(f"\n{RELEASES[room.log.stem.rpartition('-')[2]]}: " + ", ".join(f"{what} {seconds:.0f} s" for what, seconds in room.seconds.items()))
