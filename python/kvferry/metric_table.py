@@ -37,7 +37,7 @@ COUNTERS = (
     Metric("verified_blocks", "Loaded blocks that agree with their checksums.", ("blocks_verified",)),
     Metric("checksum_mismatches", "Reads of a block that disagrees with its checksums.", ("checksum_mismatches",)),
     Metric("device_copy_seconds", "Time of copies by a GPU, one after the other, until they were done.", ("device_copy_ns",)),
-    Metric("device_posting_seconds", "Of it, the time until the driver had been told.", ("device_posting_ns",)),
+    Metric("device_posting_seconds", "The part of device_copy_seconds before the driver had the copies.", ("device_posting_ns",)),
     Metric("load_retries", "Retries of parts of loads.", ("load_retries",)),
     Metric("source_switches", "Switches of a load to its ticket's next source.", ("source_switches",)),
     Metric("load_stalls", "Reads that got no byte for stall_timeout_ms.", ("load_stalls",)),

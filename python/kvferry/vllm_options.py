@@ -13,6 +13,6 @@ TABLE = (
     ("untested_vllm", "refuse", "refuse or allow", "Whether a version of vLLM that kvferry is not tested with may lack a feature."),
     ("rpcs_that_keep_weights", "(none)", "a list of names", "Calls of a worker extension that leave the weights alone."),
     ("drain_grace_ms", "15000", "a whole number", "How long an engine that leaves still takes prompts."),
-    ("metrics_prefix", "kvferry_", "kvferry_ or vllm:kvferry_", "What the names of metrics begin with; under Dynamo vllm:kvferry_ is the default."),
+    ("metrics_prefix", "kvferry_", "kvferry_ or vllm:kvferry_", "Prefix of the names of metrics; under Dynamo vllm:kvferry_ is the default."),
 )
 """(name, default, allowed, meaning); docs/options.md says more."""
