@@ -52,13 +52,16 @@ static void tell(kvf_node *node, kvf_ordered *ordered)
   kvf_node_leave(node, now_ns);
 }
 
+/* A caller that has an outcome finds the mark given back. */
 static void give(void *context, kvf_point *point, bool complete)
 {
   kvf_ordered *ordered = KVF_CONTAINER_OF(point, kvf_ordered, point);
+  kvf_point_unmark(point);
   if (complete) {
     tell(((kvf_ordering *)context)->node, ordered);
   }
-  kvf_ordered_free(ordered);
+  free(ordered->job);
+  free(ordered);
 }
 
 static void *run(void *context)
