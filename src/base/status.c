@@ -95,7 +95,9 @@ static const kvf_status_info table[] = {
     /* A caller that has made a mistake knows too little of the blocks to compute into them. */
     STATUS(KVF_INVALID, "invalid", KVF_LOST_CALL, 0, "An argument is out of range."),
     STATUS(KVF_NOT_FOUND, "not_found", KVF_LOST_CALL, 0, "There is no such load, lease, request or option."),
-    STATUS(KVF_LIMIT, "limit", KVF_LOST_CALL, 0, "An argument is beyond a limit of the library."),
+    STATUS(KVF_LIMIT, "limit", KVF_LOST_CALL, 0,
+           "An argument is beyond a limit of the library or an option, or the output buffer is too small. "
+           "The text of the failed call names it."),
     STATUS(KVF_ADDRESS_IN_USE, "address_in_use", KVF_LOST_CALL, 0, "The listen address is in use."),
     STATUS(KVF_SYSTEM, "system", KVF_LOST_CALL, 0, "The operating system refused."),
     STATUS(KVF_CLOSED, "closed", KVF_LOST_CALL, 0, "The node is closing."),
