@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from pd.process import Process
 from pd.progress import wait_until
 from pd.stack import START_LIMIT_S, log_folder
 from rows import Row
+from why import OTHER_KEY, WELL, why
 
 COUNT = 100
 VLLM = "0.31.0"
@@ -42,7 +44,7 @@ class Up:
         self._files = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dynamo-"))
         self._logs = log_folder("dynamo")
         self.url = f"http://127.0.0.1:{first_port}"
-        self._metrics_url = f"http://127.0.0.1:{first_port + 1}/metrics"
+        self._metrics_url, *self._p_metrics_urls = (f"http://127.0.0.1:{first_port + 1 + number}/metrics" for number in range(prefill + 1))
         self._start("frontend", [sys.executable, "-m", "dynamo.frontend", "--http-port", str(first_port), "--http-host", "127.0.0.1",
                                  "--migration-limit", "3", *DISCOVERY])
         self.p = [self._worker(f"P{number + 1}", "prefill", connector(), "0", first_port + number + 2) for number in range(prefill)]
@@ -74,6 +76,9 @@ class Up:
         Load(self.url, [question]).join()
         return self.total(name, **labels) > 0
 
+    def why(self) -> str:
+        return why(self._metrics_url, *self._p_metrics_urls)
+
     def close(self) -> None:
         self._stack.close()
         own_network.end_all()
@@ -98,6 +103,7 @@ def loads_through(up: Up, some: Callable[[int], list[Question]], row: Row, strea
 
 def test_dynamo(up: Up, some: Callable[[int], list[Question]], row: Row) -> None:
     loads_through(up, some, row)
+    assert re.match(WELL, said := up.why()), said
 
 
 def test_dynamo_streams(up: Up, some: Callable[[int], list[Question]], row: Row) -> None:
@@ -134,5 +140,6 @@ def test_dynamo_errors(some: Callable[[int], list[Question]], row: Row) -> None:
         row.tell(answers)
         assert answers.errors.total() == COUNT, answers
         assert all(error.startswith("500 InternalServerError: ") and "kvferry" not in error for error in answers.errors), answers
+        assert re.match(OTHER_KEY, said := up.why()), said
     finally:
         up.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from pd.ports import free_ports
 from pd.progress import wait_until
 from pd.stack import log_folder
 from rows import Row
+from why import OTHER_KEY, WELL, why
 
 COUNT = 100
 VLLM = "0.29.0"
@@ -43,6 +45,7 @@ class App:
     def __init__(self, logs: Path, d: Connector) -> None:
         self.port, self.metrics_port = free_ports(2)
         self.url = f"http://127.0.0.1:{self.port}"
+        self._metrics_url = f"http://{own_network.MACHINE}:{self.metrics_port}/metrics"
         self._temporary = tempfile.TemporaryDirectory(prefix="ray-")
         env = {**environment("ray", VLLM), "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
         logs.mkdir(parents=True)
@@ -68,7 +71,10 @@ class App:
                 REPLICA in " ".join(process.cmdline())]
 
     def total(self, name: str) -> float:
-        return metrics.total(metrics.parse(web.get(f"http://{own_network.MACHINE}:{self.metrics_port}/metrics", 10.0)[1]), name)
+        return metrics.total(metrics.parse(web.get(self._metrics_url, 10.0)[1]), name)
+
+    def why(self) -> str:
+        return why(self._metrics_url)
 
     def close(self) -> None:
         assert self._driver.stdin is not None
@@ -104,6 +110,7 @@ def loads_through(app: App, some: Callable[[int], list[Question]], row: Row, str
 def test_ray_1p1d(app: App, some: Callable[[int], list[Question]], row: Row) -> None:
     app.deploy(1, 1)
     loads_through(app, some, row)
+    assert re.match(WELL, said := app.why()), said
 
 
 def test_ray_streams(app: App, some: Callable[[int], list[Question]], row: Row) -> None:
@@ -155,5 +162,7 @@ def test_ray_errors(some: Callable[[int], list[Question]], row: Row) -> None:
         row.tell(answers)
         assert answers.errors.total() == COUNT, answers
         assert all(error.startswith("500 InternalServerError: ") and "kvferry" not in error for error in answers.errors), answers
+        time.sleep(SHOWN_S)
+        assert re.match(OTHER_KEY, said := app.why()), said
     finally:
         app.close()
