@@ -133,6 +133,13 @@ def test_a_few_failures_are_said_and_are_no_failing_step(serve: Serve, capsys: p
     assert lines[7].startswith("?     6 all     D's page has no vllm:prompt_tokens_by_source_total, ")
 
 
+def test_a_page_without_the_size_of_a_block(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Ray's is."""
+    assert first(serve, capsys, P_WELL, without(D_WELL, "vllm:cache_config_info")).endswith(
+        "900 were loaded (90 %), 0 were in its own cache, 100 were computed there; "
+        "prompts shorter than a block would stay unseen without vllm:cache_config_info")
+
+
 def test_loopback_on_two_hosts() -> None:
     """The hosts are those of the URLs."""
     def of(url: str, counts: Counts) -> judge.Engine:

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 WELL = r"ok    6 all     no step fails: \d+ loads arrived; of D's [\d,]+ prompt tokens [\d,]+ were loaded \(\d+ %\)"
-OTHER_KEY = (r"FAIL  3 ticket  D has taken 0 tickets; other_key (\d+); policy fail: \1 requests ended with an error: "
-             "give P and D the same key_file")
+KEYS_DIFFER = (r"FAIL  3 ticket  D has taken 0 tickets; other_key (\d+); policy fail: \1 requests ended with an error: "
+               "give P and D the same key_file")
 
 
 def why(*urls: str) -> str:
