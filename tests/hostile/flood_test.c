@@ -88,16 +88,14 @@ static pair_option options[] = {{"transports", "tcp"},       {"tls", "always"},
                                 {"key_file", key_path},      {"handshake_timeout_ms", "1000"}, /* AT_ONCE_MS */
                                 {"load_timeout_ms", "5000"}, {NULL, NULL}};
 
-static int open_scene(__attribute__((unused)) void **state)
+static void open_scene(void)
 {
   pair_open_node(&producer, options);
-  return 0;
 }
 
-static int close_scene(__attribute__((unused)) void **state)
+static void close_scene(void)
 {
   pair_close_node(&producer);
-  return 0;
 }
 
 /* The port of the other listener of this process. */

@@ -4,16 +4,14 @@
 
 static kvf_conns conns;
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   kvf_conns_init(&conns);
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_conns_free(&conns);
-  return 0;
 }
 
 #define CONNS_TEST(name) TEST_WITH(name, set_up, tear_down)

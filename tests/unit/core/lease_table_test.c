@@ -148,27 +148,22 @@ static void stored(uint32_t slot)
   kvf_lease_table_stored(&w->table, slot, w->fence[slot].word);
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
-  (void)state;
   world_init(w, 0);
-  return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-  (void)state;
   kvf_lease_table_free(&w->table);
-  return 0;
 }
 
 #define LEASE_TEST(name) TEST_WITH(name, set_up, tear_down)
 
-static int set_up_live(void **state)
+static void set_up_live(void)
 {
-  (void)set_up(state);
+  set_up();
   world_live(w, 0, 0, 3);
-  return 0;
 }
 
 /* Begins with lease 3 live in slot 0. */

@@ -15,7 +15,7 @@ typedef struct fixture {
 
 static fixture f;
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   memset(&f, 0, sizeof(f));
   int ends[2];
@@ -23,16 +23,14 @@ static int set_up(__attribute__((unused)) void **state)
   f.socket = kvf_control_socket_new(7, ends[0], false);
   assert_non_null(f.socket);
   f.peer = ends[1];
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_control_socket_free(f.socket);
   if (f.peer >= 0) {
     (void)close(f.peer);
   }
-  return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, set_up, tear_down)

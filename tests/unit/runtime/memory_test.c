@@ -195,11 +195,10 @@ TEST(one_of_two_registrations_wins)
 }
 
 /* P4: until a load's released has been taken its destination is not the caller's to unmap. */
-TEST(end_of_registration_waits_for_loads)
+PAIR_TEST(end_of_registration_waits_for_loads)
 {
-  pair p;
   pair_ticket ticket;
-  pair_open(&p, NULL);
+  pair_open(NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
@@ -207,7 +206,6 @@ TEST(end_of_registration_waits_for_loads)
   assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_ABORTED);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_INVALID);
-  pair_close(&p);
 }
 
 /* ---- the engine ---- */

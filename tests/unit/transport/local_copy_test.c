@@ -138,7 +138,7 @@ static void arrived(void *context)
   ((test_scene *)context)->arrived++;
 }
 
-static int scene_open(__attribute__((unused)) void **state)
+static void scene_open(void)
 {
   fake_reset();
   memset(&scene, 0, sizeof(scene));
@@ -166,14 +166,12 @@ static int scene_open(__attribute__((unused)) void **state)
                                 .work = &scene.work,
                                 .arrived = arrived,
                                 .context = &scene};
-  return 0;
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   free(scene.from);
   free(scene.to);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)
@@ -491,25 +489,24 @@ static kvf_status read_lease(uint64_t *bytes)
   return status == KVF_OK ? kvf_fence_check(&sample, &claim) : status;
 }
 
-static int lease_open(void **state)
+static void lease_open(void)
 {
   assert_int_equal(kvf_fence_table_open(4, &incarnation, &changing_table, NULL), KVF_OK);
-  return scene_open(state);
+  scene_open();
 }
 
-static int lease_close(void **state)
+static void lease_close(void)
 {
   kvf_fence_table_close(changing_table, 4);
-  return scene_close(state);
+  scene_close();
 }
 
 #define LEASE_TEST(name) TEST_WITH(name, lease_open, lease_close)
 
-static int live_open(void **state)
+static void live_open(void)
 {
-  (void)lease_open(state);
+  lease_open();
   store(kvf_fence_word_live(LEASE_ID));
-  return 0;
 }
 
 #define LIVE_TEST(name) TEST_WITH(name, live_open, lease_close)

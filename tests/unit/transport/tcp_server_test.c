@@ -59,10 +59,9 @@ static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
   scene_open_tls(connections_max, handshake_timeout_ms, NULL);
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   side_close(&s.producer);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, NULL, scene_close)
@@ -162,7 +161,7 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   peer_expect_closed(fd);
   assert_true(side_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
-  (void)scene_close(NULL);
+  scene_close();
   kvf_tls_context_free(ours);
   kvf_tls_context_free(theirs);
 }
@@ -301,7 +300,7 @@ TEST(silent_strangers_do_not_keep_out_who_speaks)
     (void)close(crowd[i]);
   }
   (void)close(speaker);
-  (void)scene_close(NULL);
+  scene_close();
   kvf_tls_context_free(tls);
 }
 
@@ -469,7 +468,7 @@ TEST(a_forked_child_keeps_nothing_open)
                                             &s.introduction.incarnation, &found),
                    KVF_OK);
   assert_int_equal(kvf_address_parse("127.0.0.1", found.port, &at), KVF_OK);
-  (void)scene_close(NULL);
+  scene_close();
   struct sockaddr_storage storage;
   socklen_t bytes = kvf_address_to_sockaddr(&at, &storage);
   fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
