@@ -2,14 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../sides/peer.h"
@@ -570,29 +567,19 @@ NODES_TEST(who_never_reads_is_hung_up_on)
  * the same, the thread is not told of him again, and nobody can connect to a node that is closed. */
 NODES_TEST(forked_child_keeps_nothing_open)
 {
-  struct sockaddr_storage at;
-  socklen_t bytes = sizeof(at);
   pair_open_node(&p.producer, NULL);
-  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
+  const kvf_address at = pair_record(p.producer.node).address;
+  stranger_connect(&s, at, NULL);
   assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
-  assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
-  pid_t child = _Fork();
-  if (child == 0) {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)pause();
-    _exit(0);
-  }
+  const child_process child = child_idle();
   peer_send(s.fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(s.fd);
   stranger_close(&s);
   assert_at_rest();
   pair_close_node(&p.producer);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(connect(fd, (const struct sockaddr *)&at, bytes), -1);
+  assert_int_equal(stranger_dial(at), -1);
   assert_int_equal(errno, ECONNREFUSED);
-  (void)close(fd);
-  assert_int_equal(kill(child, SIGKILL), 0);
-  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_true(child_kill(&child));
 }
 
 /* ---- time ---- */
