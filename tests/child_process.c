@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,17 @@ bool child_start(child_process *child, const char *mode, int socket_type)
     (void)close(ends[0]);
   }
   return spawned;
+}
+
+child_process child_idle(void)
+{
+  const child_process child = {.pid = _Fork(), .channel = -1};
+  if (child.pid == 0) {
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)pause();
+    _exit(0);
+  }
+  return child;
 }
 
 bool child_stop(const child_process *child)

@@ -14,6 +14,8 @@ typedef struct child_process {
 
 /* `socket_type`: SOCK_STREAM or SOCK_SEQPACKET. False: it was not started, and nothing is left of it. */
 KVF_MUST_USE bool child_start(child_process *child, const char *mode, int socket_type);
+/* Begun by no fork handler, with copies of all descriptors, and without a channel: it waits for its end. */
+child_process child_idle(void);
 /* SIGSTOP; returns when it stands still. */
 KVF_MUST_USE bool child_stop(const child_process *child);
 KVF_MUST_USE bool child_continue(const child_process *child);

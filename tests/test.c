@@ -7,16 +7,37 @@
 #define TESTS_MAX 128
 
 static struct CMUnitTest tests[TESTS_MAX];
+static test_frame frames[TESTS_MAX];
 static size_t tests_count;
 static uint64_t seeds_begun;
 static uint64_t current_seed;
 
-void test_add(const struct CMUnitTest *test)
+static int set_up(void **state)
+{
+  const test_frame *frame = *state;
+  if (frame->set_up != NULL) {
+    frame->set_up();
+  }
+  return 0;
+}
+
+static int tear_down(void **state)
+{
+  const test_frame *frame = *state;
+  if (frame->tear_down != NULL) {
+    frame->tear_down();
+  }
+  return 0;
+}
+
+void test_add(const char *name, CMUnitTestFunction test, test_frame frame)
 {
   if (tests_count == TESTS_MAX) {
     abort();
   }
-  tests[tests_count++] = *test;
+  frames[tests_count] = frame;
+  tests[tests_count] = (struct CMUnitTest){name, test, set_up, tear_down, &frames[tests_count]};
+  tests_count++;
 }
 
 bool test_next_seed(uint64_t runs, uint64_t *seed)
@@ -32,13 +53,11 @@ bool test_next_seed(uint64_t runs, uint64_t *seed)
   return true;
 }
 
-int test_name_seed(void **state)
+void test_name_seed(void)
 {
-  (void)state;
   if (seeds_begun > 0) {
     print_error("failed with KVF_TEST_SEED=%llu\n", (unsigned long long)current_seed);
   }
-  return 0;
 }
 
 static int print_names(void)

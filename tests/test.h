@@ -15,16 +15,22 @@
 
 #include <cmocka.h>
 
-void test_add(const struct CMUnitTest *test);
+/* What is done before a test, and after it even if it has failed; each may be NULL. */
+typedef struct test_frame {
+  void (*set_up)(void);
+  void (*tear_down)(void);
+} test_frame;
 
-#define TEST_IF(wanted, name, set_up, tear_down)                            \
-  static void name(void **state);                                           \
-  __attribute__((constructor)) static void add_##name(void)                 \
-  {                                                                         \
-    if (wanted) {                                                           \
-      test_add(&(struct CMUnitTest){#name, name, set_up, tear_down, NULL}); \
-    }                                                                       \
-  }                                                                         \
+void test_add(const char *name, CMUnitTestFunction test, test_frame frame);
+
+#define TEST_IF(wanted, name, set_up, tear_down)                  \
+  static void name(void **state);                                 \
+  __attribute__((constructor)) static void add_##name(void)       \
+  {                                                               \
+    if (wanted) {                                                 \
+      test_add(#name, name, (test_frame){(set_up), (tear_down)}); \
+    }                                                             \
+  }                                                               \
   static void name(__attribute__((unused)) void **state)
 
 #define TEST_WITH(name, set_up, tear_down) TEST_IF(true, name, set_up, tear_down)
@@ -39,7 +45,7 @@ int test_run(const char *part);
 #define SEEDS_TEST(name) TEST_WITH(name, NULL, test_name_seed)
 /* Begins the next of `runs`; false: there is none. */
 bool test_next_seed(uint64_t runs, uint64_t *seed);
-int test_name_seed(void **state);
+void test_name_seed(void);
 
 /* Whether this is a build for a sanitizer: it slows everything down, and sees what it looks for in the first rounds. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -353,7 +353,7 @@ static void open_producer(uint32_t i)
 
 void cluster_open(const char *options)
 {
-  (void)cluster_close(NULL);
+  cluster_close();
   memset(&c, 0, sizeof(c));
   c.is_open = true;
   set_defaults();
@@ -373,14 +373,12 @@ void cluster_open(const char *options)
   }
 }
 
-int cluster_close(void **state)
+void cluster_close(void)
 {
-  (void)state;
   for (uint32_t i = 0; c.is_open && i <= c.producer.ranks; i++) {
     kvf_core_destroy(node_at(i)->core);
   }
   c.is_open = false;
-  return 0;
 }
 
 /* ---- reads ---- */

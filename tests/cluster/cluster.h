@@ -132,7 +132,7 @@ extern void (*cluster_invite)(cluster_node *node);
  * one is set on all nodes. */
 void cluster_open(const char *options);
 /* Of the last that was opened, if it is still open. */
-int cluster_close(void **state);
+void cluster_close(void);
 
 /* What this core wants of its runtime. */
 void cluster_carry_out(cluster_node *node, const kvf_effect *effect);

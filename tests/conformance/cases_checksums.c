@@ -8,7 +8,7 @@
 #define HEAD_BYTES 96
 
 /* Two regions in the first group and one in the second; the consumer has the upper half of the heads. */
-static sides *open_sides(void)
+static void open_sides(void)
 {
   const side_shape producer = {
       .count = 3,
@@ -19,10 +19,10 @@ static sides *open_sides(void)
                                .regions = {{512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0},
                                            {128, 2 * 64, BLOCKS, 2, HEADS, 1, 0},
                                            {512, 2 * HEAD_BYTES, BLOCKS, 2, HEADS, 0, 0}}};
-  return sides_open(&producer, &consumer);
+  sides_open(&producer, &consumer);
 }
 
-static kvf_read_result read_upper_half(sides *two)
+static kvf_read_result read_upper_half(void)
 {
   kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
   read.remote_head = 2;
@@ -44,9 +44,9 @@ static void alter(uint8_t *at, uint8_t bits)
 }
 
 /* Items go by position, then group: position 3's are the 7th and 8th. */
-TEST(bytes_altered_after_publication)
+SIDES_TEST(bytes_altered_after_publication)
 {
-  sides *two = open_sides();
+  open_sides();
   const struct {
     uint32_t region;
     uint32_t offset;
@@ -62,29 +62,27 @@ TEST(bytes_altered_after_publication)
   for (size_t i = 0; i < sizeof(altered) / sizeof(altered[0]); i++) {
     uint8_t *byte = side_block(&two->producer, altered[i].region, two->lease->blocks[3]) + altered[i].offset;
     alter(byte, 1);
-    kvf_read_result result = read_upper_half(two);
+    kvf_read_result result = read_upper_half();
     bool is_found = under_test.has_checksums && altered[i].verified < 16;
     assert_int_equal(result.status, is_found ? KVF_CHECKSUM : KVF_OK);
     assert_int_equal(result.verified, under_test.has_checksums ? altered[i].verified : 0);
     alter(byte, 1);
   }
-  sides_close(two);
 }
 
-TEST(altered_and_mended)
+SIDES_TEST(altered_and_mended)
 {
-  sides *two = open_sides();
+  open_sides();
   uint8_t *byte = side_block(&two->producer, 0, two->lease->blocks[0]) + (size_t)2 * HEAD_BYTES;
   alter(byte, 0x80);
-  assert_int_equal(read_upper_half(two).status, under_test.has_checksums ? KVF_CHECKSUM : KVF_OK);
+  assert_int_equal(read_upper_half().status, under_test.has_checksums ? KVF_CHECKSUM : KVF_OK);
   alter(byte, 0x80);
-  assert_int_equal(read_upper_half(two).status, KVF_OK);
+  assert_int_equal(read_upper_half().status, KVF_OK);
 
   /* Published again with other bytes, it has other checksums. */
   alter(byte, 0x80);
   two->lease = side_publish(&two->producer, LEASE_ID + SIDE_SLOTS);
-  assert_int_equal(read_upper_half(two).status, KVF_OK);
-  sides_close(two);
+  assert_int_equal(read_upper_half().status, KVF_OK);
 }
 
 /* ---- parts ---- */

@@ -21,7 +21,7 @@ static uint64_t read_bytes(const side_shape *shape, const kvf_transfer *read)
 }
 
 /* Reads and checks the result, the bytes, and that as many bytes of the destination have changed as may. */
-static void expect_good(sides *two, const kvf_transfer *read)
+static void expect_good(const kvf_transfer *read)
 {
   side_set_all(&two->consumer, UNTOUCHED);
   kvf_read_result result = side_read_now(&two->consumer, two->link, read);
@@ -29,7 +29,7 @@ static void expect_good(sides *two, const kvf_transfer *read)
   assert_int_equal(side_verdict(&result, &claim), KVF_OK);
   assert_int_equal(result.verified, under_test.has_checksums ? read->items_count : 0);
   assert_int_equal(result.bytes, read_bytes(&two->introduction.shape, read));
-  assert_true(sides_match(two, read));
+  assert_true(sides_match(read));
 
   for (uint32_t i = 0; i < read->items_count; i++) {
     for (uint32_t region = 0; region < two->consumer.shape.count; region++) {
@@ -44,18 +44,17 @@ static void expect_good(sides *two, const kvf_transfer *read)
   assert_true(side_all_are(&two->consumer, UNTOUCHED));
 }
 
-TEST(single_block)
+SIDES_TEST(single_block)
 {
-  sides *two = sides_open_simple(4, 4096);
+  sides_open_simple(4, 4096);
   const kvf_transfer_item item = {0, 2, two->lease->blocks[2], 3};
   kvf_transfer read = side_read(&two->consumer, &two->lease->lease, &item, 1);
-  expect_good(two, &read);
-  sides_close(two);
+  expect_good(&read);
 }
 
-TEST(random_blocks)
+SIDES_TEST(random_blocks)
 {
-  sides *two = sides_open_simple(1024, 4096);
+  sides_open_simple(1024, 4096);
   kvf_prng prng = {1};
   uint32_t count;
   kvf_transfer_item *items = side_items(&two->consumer, two->lease, 0, &count);
@@ -66,12 +65,11 @@ TEST(random_blocks)
     items[other].local_block = block;
   }
   kvf_transfer read = side_read(&two->consumer, &two->lease->lease, items, count);
-  expect_good(two, &read);
+  expect_good(&read);
   free(items);
-  sides_close(two);
 }
 
-TEST(regions_and_groups)
+SIDES_TEST(regions_and_groups)
 {
   /* Blocks apart on one side, packed on the other, of odd sizes. */
   const side_shape producer = {.count = 4,
@@ -84,15 +82,14 @@ TEST(regions_and_groups)
                                            {1024, 520, 40, 1, 1, 1, 0},
                                            {3001, 3000, 40, 1, 1, 0, 0},
                                            {70000, 65536, 40, 1, 1, 1, 0}}};
-  sides *two = sides_open(&producer, &consumer);
+  sides_open(&producer, &consumer);
   kvf_transfer read = lease_read(&two->consumer, two->lease, 5);
-  expect_good(two, &read);
+  expect_good(&read);
   read_free(&read);
-  sides_close(two);
 }
 
 /* Of both groups, of one, and the last. */
-TEST(some_of_the_layers)
+SIDES_TEST(some_of_the_layers)
 {
   static const kvf_layers layers[] = {{0, 1}, {1, 2}, {2, 3}, {4, 1}};
   const side_shape shape = {.count = 5,
@@ -101,14 +98,13 @@ TEST(some_of_the_layers)
                                         {3000, 3000, 16, 1, 1, 0, 0},
                                         {66000, 65536, 16, 1, 1, 1, 0},
                                         {1024, 1000, 16, 1, 1, 0, 0}}};
-  sides *two = sides_open(&shape, &shape);
+  sides_open(&shape, &shape);
   for (size_t i = 0; i < sizeof(layers) / sizeof(layers[0]); i++) {
     kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
     read.layers = layers[i];
-    expect_good(two, &read);
+    expect_good(&read);
     read_free(&read);
   }
-  sides_close(two);
 }
 
 static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_t remote_head, uint32_t local_head,
@@ -121,14 +117,14 @@ static void heads_case(uint32_t producer_heads, uint32_t consumer_heads, uint32_
       .count = 2,
       .regions = {{UINT64_C(768) * consumer_heads, consumer_heads * 768, 9, consumer_heads, 8, 0, 0},
                   {UINT64_C(512) * consumer_heads, consumer_heads * 512, 9, consumer_heads, 8, 0, 0}}};
-  sides *two = sides_open(&producer, &consumer);
+  sides_open(&producer, &consumer);
   kvf_transfer read = lease_read(&two->consumer, two->lease, 1);
   read.remote_head = remote_head;
   read.local_head = local_head;
   read.heads = heads;
-  expect_good(two, &read);
+  expect_good(&read);
   read_free(&read);
-  sides_close(two);
+  sides_close();
 }
 
 TEST(heads_narrower)
@@ -142,7 +138,7 @@ TEST(heads_wider)
 }
 
 /* A read that must be refused whole: no byte may change. */
-static void expect_refused(sides *two, kvf_transfer *read)
+static void expect_refused(kvf_transfer *read)
 {
   side_set_all(&two->consumer, UNTOUCHED);
   kvf_read_result result = side_read_now(&two->consumer, two->link, read);
@@ -151,10 +147,10 @@ static void expect_refused(sides *two, kvf_transfer *read)
   assert_true(side_all_are(&two->consumer, UNTOUCHED));
 }
 
-TEST(items_out_of_range)
+SIDES_TEST(items_out_of_range)
 {
   const side_shape shape = {.count = 1, .regions = {{4096, 4096, 8, 4, 8, 0, 0}}};
-  sides *two = sides_open(&shape, &shape);
+  sides_open(&shape, &shape);
   /* The good item comes first: its bytes must not move either. The fourth field is ours, the others are the peer's. */
   const kvf_transfer_item bad[][2] = {
       {{0, 0, two->lease->blocks[0], 0}, {0, 1, two->lease->blocks[1], 8}},
@@ -164,7 +160,7 @@ TEST(items_out_of_range)
   };
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     kvf_transfer read = side_read(&two->consumer, &two->lease->lease, bad[i], 2);
-    expect_refused(two, &read);
+    expect_refused(&read);
   }
   const uint32_t heads[][3] = {{0, 0, 5}, {3, 0, 2}, {0, 3, 2}, {5, 0, 1}, {0, UINT32_MAX, 2}, {0, 0, 0}};
   for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
@@ -172,14 +168,13 @@ TEST(items_out_of_range)
     read.remote_head = heads[i][0];
     read.local_head = heads[i][1];
     read.heads = heads[i][2];
-    expect_refused(two, &read);
+    expect_refused(&read);
   }
-  sides_close(two);
 }
 
-TEST(small_reads)
+SIDES_TEST(small_reads)
 {
-  sides *two = sides_open_simple(16, 4096);
+  sides_open_simple(16, 4096);
   for (uint32_t i = 0; i < 200; i++) {
     side_set_all(&two->consumer, UNTOUCHED);
     const kvf_transfer_item item = {0, i % 16, two->lease->blocks[i % 16], (i * 5) % 16};
@@ -194,14 +189,13 @@ TEST(small_reads)
       }
       assert_int_equal(side_wait(&two->consumer, read.id).status, KVF_OK);
     }
-    assert_true(sides_match(two, &read));
+    assert_true(sides_match(&read));
   }
-  sides_close(two);
 }
 
-TEST(parallel_reads)
+SIDES_TEST(parallel_reads)
 {
-  sides *two = sides_open_simple(1024, 2048);
+  sides_open_simple(1024, 2048);
   kvf_link *links[2] = {two->link, side_connect_ok(&two->consumer, &two->introduction)};
   uint32_t count;
   kvf_transfer_item *items = side_items(&two->consumer, two->lease, 0, &count);
@@ -212,9 +206,8 @@ TEST(parallel_reads)
   }
   for (uint32_t i = 0; i < 64; i++) {
     assert_int_equal(side_wait(&two->consumer, parts[i].id).status, KVF_OK);
-    assert_true(sides_match(two, &parts[i]));
+    assert_true(sides_match(&parts[i]));
   }
   under_test.ops->disconnect(links[1]);
   free(items);
-  sides_close(two);
 }

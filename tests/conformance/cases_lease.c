@@ -10,7 +10,7 @@
 #define UNTOUCHED 0xEE
 
 /* What a read of this lease says in the end, whoever says it: the producer, or the sample. */
-static kvf_status verdict_of(sides *two, const side_lease *lease)
+static kvf_status verdict_of(const side_lease *lease)
 {
   side_set_all(&two->consumer, UNTOUCHED);
   kvf_transfer read = lease_read(&two->consumer, lease, 0);
@@ -23,49 +23,47 @@ static kvf_status verdict_of(sides *two, const side_lease *lease)
   return side_verdict(&result, &claim);
 }
 
-static sides *small_sides(void)
+static void small_sides(void)
 {
-  return sides_open_simple(8, 4096);
+  sides_open_simple(8, 4096);
 }
 
-TEST(lease_not_published)
+#define SMALL_TEST(name) TEST_WITH(name, small_sides, sides_close)
+
+SMALL_TEST(lease_not_published)
 {
-  sides *two = small_sides();
   side_lease *lease = side_reserve(&two->producer, LEASE_ID + 1);
-  assert_int_equal(verdict_of(two, lease), KVF_NOT_PUBLISHED);
+  assert_int_equal(verdict_of(lease), KVF_NOT_PUBLISHED);
   lease = side_publish(&two->producer, LEASE_ID + 1);
-  assert_int_equal(verdict_of(two, lease), KVF_OK);
-  sides_close(two);
+  assert_int_equal(verdict_of(lease), KVF_OK);
 }
 
 /* ---- of other memory than the link is for ---- */
 
-TEST(lease_of_other_memory)
+SMALL_TEST(lease_of_other_memory)
 {
-  sides *two = small_sides();
   side_lease *old = two->lease;
-  assert_int_equal(verdict_of(two, old), KVF_OK);
+  assert_int_equal(verdict_of(old), KVF_OK);
   side_end(&two->producer, old);
   kvf_fence_store_generation(two->producer.table, SIDE_GENERATION + 1);
-  assert_int_equal(verdict_of(two, old), KVF_LEASE_EXPIRED);
-  assert_int_equal(verdict_of(two, side_reserve(&two->producer, LEASE_ID + 1)), KVF_AGAIN);
+  assert_int_equal(verdict_of(old), KVF_LEASE_EXPIRED);
+  assert_int_equal(verdict_of(side_reserve(&two->producer, LEASE_ID + 1)), KVF_AGAIN);
   const side_lease *lease = side_publish(&two->producer, LEASE_ID + 1);
-  assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
+  assert_int_equal(verdict_of(lease), KVF_AGAIN);
   assert_true(!suite_traits().looks_first || side_all_are(&two->consumer, UNTOUCHED));
 
   const kvf_link_spec spec = side_spec(&two->introduction); /* as it was told before */
-  sides_disconnect(two);
+  sides_disconnect();
   if (suite_traits().producer_checks) {
     assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_OK);
-    assert_int_equal(verdict_of(two, lease), KVF_AGAIN);
+    assert_int_equal(verdict_of(lease), KVF_AGAIN);
   } else {
     assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_AGAIN);
   }
-  sides_disconnect(two);
+  sides_disconnect();
   side_introduce(&two->producer, &two->introduction);
-  sides_link(two);
-  assert_int_equal(verdict_of(two, lease), KVF_OK);
-  sides_close(two);
+  sides_link();
+  assert_int_equal(verdict_of(lease), KVF_OK);
 }
 
 /* ---- published while it is asked for ---- */
@@ -94,9 +92,8 @@ static void *publisher_main(void *argument)
 
 /* Whoever asks in this moment is told one or the other, and nothing else happens. The blocks of all these leases are
  * those of the first, so are their sums. */
-TEST(lease_published_meanwhile)
+SMALL_TEST(lease_published_meanwhile)
 {
-  sides *two = small_sides();
   publisher leases = {.producer = &two->producer};
   uint32_t refused = 0;
   pthread_t thread;
@@ -106,7 +103,7 @@ TEST(lease_published_meanwhile)
     kvf_status verdict = KVF_NOT_PUBLISHED;
     atomic_store(&leases.asked, id);
     while (verdict == KVF_NOT_PUBLISHED) {
-      verdict = verdict_of(two, &lease);
+      verdict = verdict_of(&lease);
       if (verdict == KVF_NOT_PUBLISHED) {
         refused++;
         sleep_us(10); /* or the publisher gets no processor where there are few */
@@ -117,46 +114,39 @@ TEST(lease_published_meanwhile)
   (void)pthread_join(thread, NULL);
   print_message("refused %u\n", refused);
   assert_true(refused > 0);
-  sides_close(two);
 }
 
-TEST(lease_unknown)
+SMALL_TEST(lease_unknown)
 {
-  sides *two = small_sides();
   side_lease stranger = *two->lease;
   if (suite_traits().producer_checks) {
     stranger.lease.token[3] ^= 1;
-    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
+    assert_int_equal(verdict_of(&stranger), KVF_LEASE_UNKNOWN);
     stranger.lease.id++;
-    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
+    assert_int_equal(verdict_of(&stranger), KVF_LEASE_UNKNOWN);
   } else {
     stranger.lease.id++;
-    assert_int_equal(verdict_of(two, &stranger), KVF_NOT_PUBLISHED);
+    assert_int_equal(verdict_of(&stranger), KVF_NOT_PUBLISHED);
     stranger.lease.id -= 2;
-    assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_EXPIRED);
+    assert_int_equal(verdict_of(&stranger), KVF_LEASE_EXPIRED);
   }
   stranger = *two->lease;
   stranger.lease.slot = SIDE_SLOTS;
-  assert_int_equal(verdict_of(two, &stranger), KVF_LEASE_UNKNOWN);
-  sides_close(two);
+  assert_int_equal(verdict_of(&stranger), KVF_LEASE_UNKNOWN);
 }
 
-TEST(lease_over)
+SMALL_TEST(lease_over)
 {
-  sides *two = small_sides();
-  assert_int_equal(verdict_of(two, two->lease), KVF_OK);
+  assert_int_equal(verdict_of(two->lease), KVF_OK);
   side_end(&two->producer, two->lease);
-  assert_int_equal(verdict_of(two, two->lease), KVF_LEASE_EXPIRED);
-  sides_close(two);
+  assert_int_equal(verdict_of(two->lease), KVF_LEASE_EXPIRED);
 }
 
-TEST(lease_of_other_blocks)
+SMALL_TEST(lease_of_other_blocks)
 {
-  sides *two = small_sides();
   side_lease other = *two->lease;
   other.digest++;
-  assert_int_equal(verdict_of(two, &other), KVF_BAD_TICKET);
-  sides_close(two);
+  assert_int_equal(verdict_of(&other), KVF_BAD_TICKET);
 }
 
 /* ---- the sample follows the last byte ---- */
@@ -239,7 +229,7 @@ static bool all_words_are(const side *consumer, uint32_t first, uint32_t block_b
 }
 
 /* One read of the lease that is live now, into blocks from `first` on. */
-static void owners_round(sides *two, const owner_loop *owners, const kvf_transfer_item *items, owners_counts *counts)
+static void owners_round(const owner_loop *owners, const kvf_transfer_item *items, owners_counts *counts)
 {
   uint64_t id = atomic_load(&owners->current);
   side_lease lease = {.lease = {.id = id, .slot = (uint32_t)(id % SIDE_SLOTS)}, .digest = id * 1000003};
@@ -269,7 +259,7 @@ static void owners_round(sides *two, const owner_loop *owners, const kvf_transfe
 
 static void check_samples(uint32_t block_bytes)
 {
-  sides *two = sides_open_simple(OWNERS_BLOCKS, block_bytes);
+  sides_open_simple(OWNERS_BLOCKS, block_bytes);
   const bool is_slow = SANITIZED || suite_traits().is_slow;
   const uint32_t slow_us = SANITIZED_THREADS ? OWNERS_LEASE_US_SLOWEST : OWNERS_LEASE_US_SLOW;
   owner_loop owners = {
@@ -289,7 +279,7 @@ static void check_samples(uint32_t block_bytes)
   uint64_t until_ns = now_ns() + OWNERS_PATIENCE_S * KVF_NS_PER_S;
   while ((counts.good < rounds || counts.refused < rounds / 10 || counts.foreign == 0) &&
          counts.good + counts.refused < SIDE_READS_MAX - 1 && now_ns() < until_ns) {
-    owners_round(two, &owners, items, &counts);
+    owners_round(&owners, items, &counts);
   }
   atomic_store(&owners.stop, true);
   (void)pthread_join(thread, NULL);
@@ -297,7 +287,7 @@ static void check_samples(uint32_t block_bytes)
   /* The case has tested nothing unless both happened, and foreign bytes were among what the sample had to catch. */
   assert_true(counts.good > 0);
   assert_true(counts.foreign > 0);
-  sides_close(two);
+  sides_close();
 }
 
 TEST(sample_follows_last_byte)

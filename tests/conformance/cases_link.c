@@ -1,62 +1,59 @@
 /* How links come up, or do not; and what transports keep when they have gone. */
 #include <dirent.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/prng.h"
 #include "conformance.h"
 
-/* Connecting with this spec is refused: at once or by link_up(). */
-static kvf_status refused(side *consumer, const kvf_link_spec *spec)
+static kvf_link_spec spec; /* with which the sides were linked */
+
+static void small_sides(void)
+{
+  const side_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0, 0}, {4096, 2048, 8, 4, 8, 1, 0}}};
+  sides_open(&shape, &shape);
+  spec = side_spec(&two->introduction);
+}
+
+#define SMALL_TEST(name) TEST_IF(suite_traits().has_peers, name, small_sides, sides_close)
+
+/* Connecting with what `spec` is now is refused: at once or by link_up(). */
+static kvf_status refused(void)
 {
   kvf_link *link = NULL;
-  kvf_status status = side_connect(consumer, spec, &link);
+  kvf_status status = side_connect(&two->consumer, &spec, &link);
   assert_int_not_equal(status, KVF_OK);
   if (link != NULL) {
-    consumer->ops->disconnect(link);
+    under_test.ops->disconnect(link);
   }
   return status;
 }
 
-static sides *small_sides(void)
-{
-  const side_shape shape = {.count = 2, .regions = {{4096, 4096, 8, 4, 8, 0, 0}, {4096, 2048, 8, 4, 8, 1, 0}}};
-  return sides_open(&shape, &shape);
-}
-
 /* The first link is not disturbed by what happened to others. */
-static void first_link_works(sides *two)
+static void first_link_works(void)
 {
   kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
   assert_int_equal(side_read_now(&two->consumer, two->link, &read).status, KVF_OK);
-  assert_true(sides_match(two, &read));
+  assert_true(sides_match(&read));
   read_free(&read);
 }
 
-PEER_TEST(descriptions_cut_short)
+SMALL_TEST(descriptions_cut_short)
 {
-  sides *two = small_sides();
-  kvf_link_spec spec = side_spec(&two->introduction);
   for (size_t bytes = 0; bytes < two->introduction.description_bytes; bytes++) {
     /* In memory of its own, so that reading past the end shows. */
     uint8_t *cut = allocate(bytes);
     memcpy(cut, two->introduction.description, bytes);
     spec.description = cut;
     spec.description_bytes = bytes;
-    (void)refused(&two->consumer, &spec);
+    (void)refused();
     free(cut);
   }
-  first_link_works(two);
-  sides_close(two);
+  first_link_works();
 }
 
-PEER_TEST(descriptions_of_garbage)
+SMALL_TEST(descriptions_of_garbage)
 {
-  sides *two = small_sides();
-  kvf_link_spec spec = side_spec(&two->introduction);
   uint8_t *garbage = allocate(KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 1);
   kvf_prng prng = {29};
   spec.description = garbage;
@@ -66,19 +63,17 @@ PEER_TEST(descriptions_of_garbage)
     }
     spec.description_bytes = i % 2 == 0 ? two->introduction.description_bytes
                                         : kvf_prng_below(&prng, KVF_TRANSPORT_DESCRIPTION_BYTES_MAX + 2);
-    (void)refused(&two->consumer, &spec);
+    (void)refused();
   }
   memcpy(garbage, two->introduction.description, two->introduction.description_bytes);
   spec.description_bytes = two->introduction.description_bytes + 1;
-  (void)refused(&two->consumer, &spec);
+  (void)refused();
   free(garbage);
-  first_link_works(two);
-  sides_close(two);
+  first_link_works();
 }
 
-PEER_TEST(layouts_incompatible)
+SMALL_TEST(layouts_incompatible)
 {
-  sides *two = small_sides();
   const side_shape good = two->introduction.shape;
   side_shape shapes[6] = {good, good, good, good, good, good};
   shapes[0].regions[1].group = 0;
@@ -87,47 +82,38 @@ PEER_TEST(layouts_incompatible)
   shapes[3].regions[0].stride_bytes = 4095;
   shapes[4].regions[1].heads = 0;
   shapes[5].regions[0].blocks = 0;
-  kvf_link_spec spec = side_spec(&two->introduction);
   for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
     spec.remote = shapes[i].regions;
-    assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
+    assert_int_equal(refused(), KVF_INCOMPATIBLE);
   }
   spec.remote = good.regions;
   spec.remote_count = 1;
-  assert_int_equal(refused(&two->consumer, &spec), KVF_INCOMPATIBLE);
-  first_link_works(two);
-  sides_close(two);
+  assert_int_equal(refused(), KVF_INCOMPATIBLE);
+  first_link_works();
 }
 
-PEER_TEST(incarnation_of_another)
+SMALL_TEST(incarnation_of_another)
 {
-  sides *two = small_sides();
-  kvf_link_spec spec = side_spec(&two->introduction);
   spec.incarnation.bytes[5] ^= 1;
-  (void)refused(&two->consumer, &spec);
-  first_link_works(two);
-  sides_close(two);
+  (void)refused();
+  first_link_works();
 }
 
-PEER_TEST(session_of_another)
+SMALL_TEST(session_of_another)
 {
   if (!suite_traits().producer_checks) {
     skip();
   }
-  sides *two = small_sides();
-  kvf_link_spec spec = side_spec(&two->introduction);
   spec.session_key.data[0] ^= 1;
-  (void)refused(&two->consumer, &spec);
+  (void)refused();
   spec.session_key.data[0] ^= 1;
   spec.session_id++;
-  (void)refused(&two->consumer, &spec);
-  first_link_works(two);
-  sides_close(two);
+  (void)refused();
+  first_link_works();
 }
 
-PEER_TEST(describe_without_room)
+SMALL_TEST(describe_without_room)
 {
-  sides *two = small_sides();
   uint8_t bytes[KVF_TRANSPORT_DESCRIPTION_BYTES_MAX];
   size_t count = 0;
   const kvf_transport_ops *ops = under_test.ops;
@@ -136,12 +122,10 @@ PEER_TEST(describe_without_room)
   }
   assert_int_equal(ops->describe(two->producer.transport, bytes, two->introduction.description_bytes, &count), KVF_OK);
   assert_int_equal(count, two->introduction.description_bytes);
-  sides_close(two);
 }
 
-PEER_TEST(memory_set_twice)
+SMALL_TEST(memory_set_twice)
 {
-  sides *two = small_sides();
   const kvf_transport_memory memory = side_memory(&two->producer);
   const kvf_transport_ops *ops = under_test.ops;
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_EXISTS);
@@ -149,32 +133,16 @@ PEER_TEST(memory_set_twice)
   ops->clear_memory(two->producer.transport);
   assert_int_equal(ops->set_memory(two->producer.transport, &memory), KVF_OK);
   side_introduce(&two->producer, &two->introduction);
-  sides_disconnect(two);
-  sides_link(two);
-  first_link_works(two);
-  sides_close(two);
-}
-
-static size_t entries(const char *folder)
-{
-  DIR *opened = opendir(folder);
-  size_t count = 0;
-  if (opened == NULL) {
-    fail_msg("%s cannot be listed", folder);
-    return 0;
-  }
-  while (readdir(opened) != NULL) {
-    count++;
-  }
-  (void)closedir(opened);
-  return count;
+  sides_disconnect();
+  sides_link();
+  first_link_works();
 }
 
 /* A thread that has been joined may be listed for a moment longer. */
 static bool comes_back_to(const char *folder, size_t count)
 {
   for (int i = 0; i < 2000; i++) {
-    if (entries(folder) <= count) {
+    if (count_entries(folder) <= count) {
       return true;
     }
     sleep_us(1000);
@@ -236,10 +204,10 @@ PEER_TEST(nothing_left_behind)
   size_t threads = 0;
   for (int i = 0; i < 11; i++) {
     if (i == 1) { /* the process' first thread brings TSan's own with it */
-      fds = entries("/proc/self/fd");
-      threads = entries("/proc/self/task");
+      fds = count_entries("/proc/self/fd");
+      threads = count_entries("/proc/self/task");
     }
-    sides *two = sides_open(&shape, &own);
+    sides_open(&shape, &own);
     kvf_link *more[4];
     kvf_transfer reads[4];
     for (uint32_t link = 0; link < 4; link++) {
@@ -250,7 +218,7 @@ PEER_TEST(nothing_left_behind)
     for (size_t link = 0; link < 4; link++) {
       under_test.ops->disconnect(more[link]);
     }
-    sides_disconnect(two);
+    sides_disconnect();
     if (i % 2 == 0) {
       side_close_transport(&two->consumer);
       side_close_transport(&two->producer);
@@ -265,6 +233,7 @@ PEER_TEST(nothing_left_behind)
     side_free(&two->consumer);
     side_free(&two->producer);
     free(two);
+    two = NULL;
   }
   assert_true(comes_back_to("/proc/self/fd", fds));
   assert_true(comes_back_to("/proc/self/task", threads));
@@ -274,19 +243,12 @@ PEER_TEST(nothing_left_behind)
  * keeps them as long as it lives. */
 PEER_TEST(forked_child_keeps_nothing)
 {
-  sides *two = volley_sides_apart();
-  process_start(two);
-  pid_t child = _Fork();
-  if (child == 0) {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)pause();
-    _exit(0);
-  }
-  sides_disconnect(two);
+  volley_sides_apart();
+  process_start();
+  const child_process child = child_idle();
+  sides_disconnect();
   sleep_us(50000); /* so that nothing is left of it */
-  process_kill(two);
+  process_kill();
   assert_true(used_us_in(500) < 100000); /* nobody is told, again and again, of what is not there any more */
-  assert_int_equal(kill(child, SIGKILL), 0);
-  assert_int_equal(waitpid(child, NULL, 0), child);
-  sides_close(two);
+  assert_true(child_kill(&child));
 }

@@ -19,7 +19,7 @@ typedef struct conformance_traits {
 conformance_traits suite_traits(void);
 
 /* Cases add themselves. */
-#define PEER_TEST(name) TEST_IF(suite_traits().has_peers, name, NULL, NULL)
-#define FAULT_TEST(name) TEST_IF(suite_traits().has_faults, name, NULL, NULL)
+#define PEER_TEST(name) TEST_IF(suite_traits().has_peers, name, NULL, sides_close)
+#define FAULT_TEST(name) TEST_IF(suite_traits().has_faults, name, NULL, sides_close)
 
 #endif

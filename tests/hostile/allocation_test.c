@@ -276,22 +276,12 @@ static void every_allocation_fails(const char *names, bool all_after)
   assert_true(late < nth / 10);
 }
 
-TEST(once_local)
+EACH_TRANSPORT_TEST(once)
 {
-  every_allocation_fails("local", false);
+  every_allocation_fails(transport, false);
 }
 
-TEST(once_tcp)
+EACH_TRANSPORT_TEST(from_there_on)
 {
-  every_allocation_fails("tcp", false);
-}
-
-TEST(from_there_on_local)
-{
-  every_allocation_fails("local", true);
-}
-
-TEST(from_there_on_tcp)
-{
-  every_allocation_fails("tcp", true);
+  every_allocation_fails(transport, true);
 }

@@ -49,7 +49,7 @@ static size_t raise_descriptors(void)
   return crowd;
 }
 
-static int open_scene(__attribute__((unused)) void **state)
+static void open_scene(void)
 {
   memset(&s, 0, sizeof(s));
   const pair_option options[] = {
@@ -59,14 +59,12 @@ static int open_scene(__attribute__((unused)) void **state)
   s.crowd = raise_descriptors();
   pair_open_node(&s.producer, options);
   beside_start(&s.beside, &s.producer, patient);
-  return 0;
 }
 
-static int close_scene(__attribute__((unused)) void **state)
+static void close_scene(void)
 {
   beside_stop(&s.beside);
   pair_close_node(&s.producer);
-  return 0;
 }
 
 /* Where the data port is, as a session of the stranger's is told. */

@@ -81,29 +81,16 @@ static int flood(void)
 
 /* ---- the scene ---- */
 
-static pair_node producer;
 static child_process flooders[FLOODERS];
 
 static pair_option options[] = {{"transports", "tcp"},       {"tls", "always"},
                                 {"key_file", key_path},      {"handshake_timeout_ms", "1000"}, /* AT_ONCE_MS */
                                 {"load_timeout_ms", "5000"}, {NULL, NULL}};
 
-static int open_scene(__attribute__((unused)) void **state)
-{
-  pair_open_node(&producer, options);
-  return 0;
-}
-
-static int close_scene(__attribute__((unused)) void **state)
-{
-  pair_close_node(&producer);
-  return 0;
-}
-
 /* The port of the other listener of this process. */
 static uint16_t data_port(void)
 {
-  const uint16_t control_port = pair_record(producer.node).address.port;
+  const uint16_t control_port = pair_record(p.producer.node).address.port;
   for (int fd = 0; fd < 1024; fd++) {
     int listens = 0;
     socklen_t bytes = sizeof(listens);
@@ -145,48 +132,48 @@ static unsigned load_freshly(uint64_t within_ms)
 {
   unsigned good = 0;
   for (uint32_t i = 0; i < CONSUMERS; i++) {
-    pair_node consumer;
     pair_outcome out;
-    pair_open_node(&consumer, options);
-    pair_try(&producer, &consumer, i + 1, &out);
+    pair_open_node(&p.consumer, options);
+    pair_try(&p.producer, &p.consumer, i + 1, &out);
     bool in_time = SANITIZED || out.took_ms <= within_ms;
     good += out.started == KVF_OK && out.status == KVF_OK && in_time;
     print_message("consumer %u: %s, %u ms\n", i, kvf_status_name(out.status), (unsigned)out.took_ms);
-    pair_close_node(&consumer);
+    pair_close_node(&p.consumer);
   }
   return good;
 }
 
 static void expect_room(uint32_t from, bool at_data_port)
 {
-  begin_flood(from, at_data_port ? data_port() : pair_record(producer.node).address.port);
+  pair_open_node(&p.producer, options);
+  begin_flood(from, at_data_port ? data_port() : pair_record(p.producer.node).address.port);
   const unsigned good = from == elsewhere ? load_freshly(FROM_ELSEWHERE_MS) : load_freshly(UINT64_C(2) * AT_ONCE_MS);
   end_flood();
   const unsigned wanted = from == elsewhere ? CONSUMERS : CONSUMERS - 1;
   assert_true(good >= wanted);
   /* It was one, and took all the room that there is. */
-  const uint64_t evicted = at_data_port ? pair_stat(&producer, "data_connections_ended", "limit")
-                                        : pair_stat(&producer, "sessions_evicted", "");
+  const uint64_t evicted = at_data_port ? pair_stat(&p.producer, "data_connections_ended", "limit")
+                                        : pair_stat(&p.producer, "sessions_evicted", "");
   print_message("%u of %u loaded, %u strangers made room\n", good, CONSUMERS, (unsigned)evicted);
   assert_true(evicted > HELD);
 }
 
-TEST_WITH(flood_from_elsewhere_at_the_control_port, open_scene, close_scene)
+PAIR_TEST(flood_from_elsewhere_at_the_control_port)
 {
   expect_room(elsewhere, false);
 }
 
-TEST_WITH(flood_from_elsewhere_at_the_data_port, open_scene, close_scene)
+PAIR_TEST(flood_from_elsewhere_at_the_data_port)
 {
   expect_room(elsewhere, true);
 }
 
-TEST_WITH(flood_from_the_same_address_at_the_control_port, open_scene, close_scene)
+PAIR_TEST(flood_from_the_same_address_at_the_control_port)
 {
   expect_room(same_place, false);
 }
 
-TEST_WITH(flood_from_the_same_address_at_the_data_port, open_scene, close_scene)
+PAIR_TEST(flood_from_the_same_address_at_the_data_port)
 {
   expect_room(same_place, true);
 }

@@ -16,39 +16,31 @@
 #define SLACK_BYTES 131072
 #define LINE_EVERY_MS 220 /* more of one kind a second are not logged */
 
-typedef struct scene {
-  pair_node producer;
-  pair_node consumer; /* whom an impostor answers */
-  beside beside;
-  char key_file[64];
-} scene;
+static pair_node producer;
+static pair_node consumer; /* whom an impostor answers */
+static beside healthy;
+static char key_file[64];
 
-static int open_scene(void **state)
+static void open_scene(void)
 {
-  scene *s = allocate(sizeof(*s));
-  stranger_key_file(KEY, s->key_file);
-  const pair_option options[] = {{"key_file", s->key_file},
+  stranger_key_file(KEY, key_file);
+  const pair_option options[] = {{"key_file", key_file},
                                  {"transports", "tcp"},
                                  {"connections_max", "64"},
                                  {"handshake_timeout_ms", "1000"},
                                  {"stall_timeout_ms", "10000"}, /* a slow machine is no stall */
                                  {NULL, NULL}};
-  pair_open_node(&s->producer, options);
-  pair_open_node(&s->consumer, options);
-  beside_start(&s->beside, &s->producer, options);
-  *state = s;
-  return 0;
+  pair_open_node(&producer, options);
+  pair_open_node(&consumer, options);
+  beside_start(&healthy, &producer, options);
 }
 
-static int close_scene(void **state)
+static void close_scene(void)
 {
-  scene *s = *state;
-  beside_stop(&s->beside);
-  pair_close_node(&s->consumer);
-  pair_close_node(&s->producer);
-  (void)unlink(s->key_file);
-  free(s);
-  return 0;
+  beside_stop(&healthy);
+  pair_close_node(&consumer);
+  pair_close_node(&producer);
+  (void)unlink(key_file);
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, open_scene, close_scene)
@@ -202,20 +194,20 @@ typedef struct attack {
   const char *cause; /* of the log line */
 } attack;
 
-static void assert_seen(scene *s, const attack *row, stranger *by, uint64_t counted)
+static void assert_seen(const attack *row, stranger *by, uint64_t counted)
 {
   if (by->fd >= 0) {
     peer_expect_closed(by->fd);
     stranger_close(by);
   }
-  assert_logged(&s->producer, row->cause, by->name);
-  assert_true(pair_wait_stat(&s->producer, row->counter, row->reason, counted + 1, PAIR_PATIENCE_MS));
-  assert_int_equal(pair_stat(&s->producer, row->counter, row->reason), counted + 1);
+  assert_logged(&producer, row->cause, by->name);
+  assert_true(pair_wait_stat(&producer, row->counter, row->reason, counted + 1, PAIR_PATIENCE_MS));
+  assert_int_equal(pair_stat(&producer, row->counter, row->reason), counted + 1);
 }
 
-static void assert_undisturbed(scene *s)
+static void assert_undisturbed(void)
 {
-  beside_expect_undisturbed(&s->beside, SLACK_BYTES);
+  beside_expect_undisturbed(&healthy, SLACK_BYTES);
   sleep_ms(LINE_EVERY_MS);
 }
 
@@ -249,14 +241,13 @@ SCENE_TEST(at_the_control_port)
       {have_another_model, "sessions_refused", "incompatible", "incompatible: model differs"},
       {have_another_version, "sessions_refused", "incompatible", "no protocol version in common"},
   };
-  scene *s = *state;
   for (size_t i = 0; i < sizeof(attacks) / sizeof(attacks[0]); i++) {
     stranger by;
-    uint64_t counted = pair_stat(&s->producer, attacks[i].counter, attacks[i].reason);
-    stranger_connect(&by, pair_record(s->producer.node).address, KEY);
+    uint64_t counted = pair_stat(&producer, attacks[i].counter, attacks[i].reason);
+    stranger_connect(&by, pair_record(producer.node).address, KEY);
     attacks[i].attack(&by);
-    assert_seen(s, &attacks[i], &by, counted);
-    assert_undisturbed(s);
+    assert_seen(&attacks[i], &by, counted);
+    assert_undisturbed();
   }
 }
 
@@ -293,16 +284,15 @@ SCENE_TEST(at_the_data_port)
       {break_off_data_hello, ended, "peer_down", "the peer left before it had proved its key"},
       {stranger_reset, ended, "peer_down", "Connection reset by peer"},
   };
-  scene *s = *state;
   for (size_t i = 0; i < sizeof(attacks) / sizeof(attacks[0]); i++) {
     stranger control;
-    uint64_t counted = pair_stat(&s->producer, attacks[i].counter, attacks[i].reason);
-    stranger_open(&control, pair_record(s->producer.node).address, KEY);
+    uint64_t counted = pair_stat(&producer, attacks[i].counter, attacks[i].reason);
+    stranger_open(&control, pair_record(producer.node).address, KEY);
     stranger data = stranger_connect_data(&control);
     attacks[i].attack(&data);
-    assert_seen(s, &attacks[i], &data, counted);
+    assert_seen(&attacks[i], &data, counted);
     stranger_close(&control);
-    assert_undisturbed(s);
+    assert_undisturbed();
   }
 }
 
@@ -347,16 +337,16 @@ static void refuse_with_a_line_break(stranger *s)
 }
 
 /* Tickets name this address, with the producer's incarnation. */
-static void point_to(scene *s, const kvf_address *address)
+static void point_to(const kvf_address *address)
 {
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
   kvf_rank_record context;
-  assert_int_equal(kvf_node_address(s->producer.node, record, sizeof(record), &bytes), KVF_OK);
+  assert_int_equal(kvf_node_address(producer.node, record, sizeof(record), &bytes), KVF_OK);
   assert_int_equal(kvf_rank_record_decode(record, bytes, &context), KVF_OK);
   context.address = address == NULL ? context.address : *address;
   assert_int_equal(kvf_rank_record_encode(&context, record, sizeof(record), &bytes), KVF_OK);
-  assert_int_equal(kvf_node_set_ranks(s->producer.node, record, &bytes, 1), KVF_OK);
+  assert_int_equal(kvf_node_set_ranks(producer.node, record, &bytes, 1), KVF_OK);
 }
 
 /* Takes the consumer's connection and its hello. */
@@ -368,7 +358,7 @@ static stranger accept_hello(int listener)
   return by;
 }
 
-static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status status, const char *cause)
+static void be_answered_by(void (*answer)(stranger *s), kvf_status status, const char *cause)
 {
   kvf_address address;
   char name[KVF_ADDRESS_TEXT_BYTES];
@@ -379,26 +369,26 @@ static void be_answered_by(scene *s, void (*answer)(stranger *s), kvf_status sta
   assert_int_equal(kvf_address_parse("127.0.0.1", 0, &address), KVF_OK);
   assert_int_equal(kvf_socket_listen(&address, 1000, &listener, &address, message), KVF_OK);
   kvf_address_format(&address, name);
-  (void)pthread_mutex_lock(&s->beside.offers); /* the tickets of the loads beside name the true producer */
-  point_to(s, &address);
-  pair_offer(&s->producer, 17, PAIR_TRY_BLOCKS, 1, true, &ticket);
-  point_to(s, NULL);
-  (void)pthread_mutex_unlock(&s->beside.offers);
-  uint64_t id = pair_begin(&s->consumer, &ticket, 20);
+  (void)pthread_mutex_lock(&healthy.offers); /* the tickets of the loads beside name the true producer */
+  point_to(&address);
+  pair_offer(&producer, 17, PAIR_TRY_BLOCKS, 1, true, &ticket);
+  point_to(NULL);
+  (void)pthread_mutex_unlock(&healthy.offers);
+  uint64_t id = pair_begin(&consumer, &ticket, 20);
   stranger by = accept_hello(listener);
   answer(&by);
-  const pair_result result = pair_wait_for(&s->consumer, id, PAIR_PATIENCE_MS);
+  const pair_result result = pair_wait_for(&consumer, id, PAIR_PATIENCE_MS);
   assert_string_equal(kvf_status_name(result.report.status), kvf_status_name(status));
   assert_int_equal(result.report.prefix, 0);
-  assert_logged(&s->consumer, cause, name);
+  assert_logged(&consumer, cause, name);
   if (by.fd >= 0) {
     peer_expect_closed(by.fd);
     stranger_close(&by);
   }
   (void)close(listener);
-  assert_int_equal(kvf_lease_end(s->producer.node, &ticket.lease), KVF_OK);
-  (void)kvf_lease_release(s->producer.node, ticket.lease.id);
-  pair_try(&s->producer, &s->consumer, 2, &out); /* the true producer serves */
+  assert_int_equal(kvf_lease_end(producer.node, &ticket.lease), KVF_OK);
+  (void)kvf_lease_release(producer.node, ticket.lease.id);
+  pair_try(&producer, &consumer, 2, &out); /* the true producer serves */
   assert_int_equal(out.started, KVF_OK);
   assert_int_equal(out.status, KVF_OK);
 }
@@ -422,12 +412,11 @@ SCENE_TEST(behind_a_ticket)
       {stranger_close, KVF_PEER_DOWN, "closed the connection during the handshake"},
       {stranger_reset, KVF_PEER_DOWN, "closed the connection during the handshake"},
   };
-  scene *s = *state;
   for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
-    be_answered_by(s, answers[i].answer, answers[i].status, answers[i].cause);
+    be_answered_by(answers[i].answer, answers[i].status, answers[i].cause);
     if (i == 0) {
-      s->beside.before = costs_settled(); /* with the connections to the true producer */
+      healthy.before = costs_settled(); /* with the connections to the true producer */
     }
-    assert_undisturbed(s);
+    assert_undisturbed();
   }
 }

@@ -43,22 +43,20 @@ static void open_node(pair_node *n)
   pair_open_node(n, options);
 }
 
-static int open_scene(__attribute__((unused)) void **state)
+static void open_scene(void)
 {
   fault_plan_set(NULL);
   s.before = costs_now();
   open_node(&s.producer);
   open_node(&s.consumer);
-  return 0;
 }
 
-static int close_scene(__attribute__((unused)) void **state)
+static void close_scene(void)
 {
   fault_plan_set(NULL);
   pair_close_node(&s.consumer);
   pair_close_node(&s.producer);
   costs_expect(s.before, SLACK_BYTES);
-  return 0;
 }
 
 /* A load under the plan, and then good ones. Returns what came of the first one. */

@@ -397,20 +397,18 @@ typedef struct scene {
 
 static scene s;
 
-static int open_scene(__attribute__((unused)) void **state)
+static void open_scene(void)
 {
   pair_open_node(&s.producer, options);
   proxy_start();
   beside_start(&s.beside, &s.producer, patient);
-  return 0;
 }
 
-static int close_scene(__attribute__((unused)) void **state)
+static void close_scene(void)
 {
   proxy_stop();
   beside_stop(&s.beside);
   pair_close_node(&s.producer);
-  return 0;
 }
 
 typedef enum moment { MOMENT_CAME, MOMENT_NEVER, MOMENT_UNKNOWN } moment;

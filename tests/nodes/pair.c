@@ -316,16 +316,18 @@ void pair_close_node(pair_node *n)
   *n = (pair_node){0};
 }
 
-void pair_open(pair *p, const pair_option *options)
+pair p;
+
+void pair_open(const pair_option *options)
 {
-  pair_open_node(&p->producer, options);
-  pair_open_node(&p->consumer, options);
+  pair_open_node(&p.producer, options);
+  pair_open_node(&p.consumer, options);
 }
 
-void pair_close(pair *p)
+void pair_close(void)
 {
-  pair_close_node(&p->consumer);
-  pair_close_node(&p->producer);
+  pair_close_node(&p.consumer);
+  pair_close_node(&p.producer);
 }
 
 kvf_prompt pair_prompt(uint32_t tokens, uint32_t seed)

@@ -57,6 +57,23 @@ typedef struct pair {
   pair_node consumer;
 } pair;
 
+/* The nodes of a test; those that are still open are closed after it. */
+extern pair p;
+#define PAIR_TEST(name) TEST_WITH(name, NULL, pair_close)
+
+/* Two tests, over `local` and over `tcp`. */
+#define EACH_TRANSPORT_TEST(name)          \
+  static void name(const char *transport); \
+  PAIR_TEST(name##_local)                  \
+  {                                        \
+    name("local");                         \
+  }                                        \
+  PAIR_TEST(name##_tcp)                    \
+  {                                        \
+    name("tcp");                           \
+  }                                        \
+  static void name(const char *transport)
+
 /* An option as name and value; a NULL name ends a list. */
 typedef struct pair_option {
   const char *name;
@@ -72,11 +89,11 @@ extern uint32_t pair_groups;
  * "regions" are the pool's, "register_tries" is how often it registers while that gives KVF_TRANSFER_SETUP (1), and
  * "memory" says its kind: "host", "cuda", "mapped" (CUDA's, by cuMemMap()), "test" or "other" (memory_kind.h). Where a
  * test says nothing else, a peer counts as stalled only after a time that no busy machine makes it wait. */
-void pair_open(pair *p, const pair_option *options);
+void pair_open(const pair_option *options);
 void pair_open_node(pair_node *n, const pair_option *options);
 /* One that is closed already stays so. */
 void pair_close_node(pair_node *n);
-void pair_close(pair *p);
+void pair_close(void);
 /* Closes the node, and opens another on the same memory. */
 void pair_restart_node(pair_node *n, const pair_option *options);
 /* Takes its memory back, and registers other memory, once. The old one stays as it is until the node is closed. */

@@ -756,6 +756,8 @@ int with_ucx(void)
 
 /* ---- two sides ---- */
 
+sides *two;
+
 static void open_with(side *one, const side_shape *shape, uint32_t memory, uint32_t seed)
 {
   side_shape own = *shape;
@@ -775,49 +777,50 @@ void consumer_open(side *one, const side_shape *shape)
   open_with(one, shape, under_test.consumer_memory, SEED + 1);
 }
 
-void sides_meet(sides *two)
+void sides_meet(void)
 {
   side_introduce(&two->producer, &two->introduction);
   two->lease = side_publish(&two->producer, LEASE_ID);
 }
 
-sides *sides_open_unlinked(const side_shape *producer, const side_shape *consumer)
+void sides_open_unlinked(const side_shape *producer, const side_shape *consumer)
 {
-  sides *two = allocate(sizeof(*two));
+  two = allocate(sizeof(*two));
   producer_open(&two->producer, producer);
   consumer_open(&two->consumer, consumer);
-  sides_meet(two);
-  return two;
+  sides_meet();
 }
 
-sides *sides_open(const side_shape *producer, const side_shape *consumer)
+void sides_open(const side_shape *producer, const side_shape *consumer)
 {
-  sides *two = sides_open_unlinked(producer, consumer);
-  sides_link(two);
-  return two;
+  sides_open_unlinked(producer, consumer);
+  sides_link();
 }
 
-sides *sides_open_simple(uint32_t blocks, uint32_t block_bytes)
+void sides_open_simple(uint32_t blocks, uint32_t block_bytes)
 {
   const side_shape shape = side_shape_simple(blocks, block_bytes);
-  return sides_open(&shape, &shape);
+  sides_open(&shape, &shape);
 }
 
-void sides_link(sides *two)
+void sides_link(void)
 {
   two->link = side_connect_ok(&two->consumer, &two->introduction);
 }
 
-void sides_disconnect(sides *two)
+void sides_disconnect(void)
 {
   two->consumer.ops->disconnect(two->link);
   two->link = NULL;
 }
 
-void sides_close(sides *two)
+void sides_close(void)
 {
+  if (two == NULL) {
+    return;
+  }
   if (two->link != NULL) {
-    sides_disconnect(two);
+    sides_disconnect();
   }
   side_close(&two->consumer);
   if (two->producer.transport != NULL) {
@@ -828,6 +831,7 @@ void sides_close(sides *two)
     assert_int_equal(child_end(&two->process), 0);
   }
   free(two);
+  two = NULL;
 }
 
 bool read_has(const kvf_transfer *read, uint32_t region)
@@ -835,7 +839,7 @@ bool read_has(const kvf_transfer *read, uint32_t region)
   return read->layers.count == 0 || kvf_layers_have(&read->layers, region);
 }
 
-static bool item_matches(const sides *two, const kvf_transfer *read, const kvf_transfer_item *item)
+static bool item_matches(const kvf_transfer *read, const kvf_transfer_item *item)
 {
   const side_shape *producer = &two->introduction.shape;
   bool matches = true;
@@ -854,10 +858,10 @@ static bool item_matches(const sides *two, const kvf_transfer *read, const kvf_t
   return matches;
 }
 
-bool sides_match(const sides *two, const kvf_transfer *read)
+bool sides_match(const kvf_transfer *read)
 {
   for (uint32_t i = 0; i < read->items_count; i++) {
-    if (!item_matches(two, read, &read->items[i])) {
+    if (!item_matches(read, &read->items[i])) {
       return false;
     }
   }
@@ -891,28 +895,26 @@ static void volley_producer(side *one)
   producer_open(one, &shape);
 }
 
-sides *volley_sides_apart(void)
+void volley_sides_apart(void)
 {
   const side_shape shape = side_shape_simple(VOLLEY_BLOCKS + 1, VOLLEY_BLOCK_BYTES);
-  sides *two = allocate(sizeof(*two));
+  two = allocate(sizeof(*two));
   consumer_open(&two->consumer, &shape);
   next_owner(&two->consumer);
-  return two;
 }
 
-sides *volley_sides(void)
+void volley_sides(void)
 {
-  sides *two = volley_sides_apart();
+  volley_sides_apart();
   volley_producer(&two->producer);
-  sides_meet(two);
-  sides_link(two);
-  return two;
+  sides_meet();
+  sides_link();
 }
 
-read_volley volley_start(sides *two)
+read_volley volley_start(void)
 {
   const uint32_t each = VOLLEY_BLOCKS / VOLLEY_READS;
-  read_volley volley = {.two = two};
+  read_volley volley;
   uint32_t count;
   volley.items = side_items(&two->consumer, two->lease, 0, &count);
   for (uint32_t i = 0; i < VOLLEY_READS; i++) {
@@ -925,7 +927,7 @@ read_volley volley_start(sides *two)
 void volley_cancel(const read_volley *volley)
 {
   for (uint32_t i = 0; i < VOLLEY_READS; i++) {
-    volley->two->consumer.ops->cancel(volley->two->link, volley->reads[i].id);
+    two->consumer.ops->cancel(two->link, volley->reads[i].id);
   }
 }
 
@@ -933,21 +935,21 @@ void volley_end(read_volley *volley)
 {
   uint64_t begun_ns = now_ns();
   for (uint32_t i = 0; i < VOLLEY_READS; i++) {
-    kvf_read_result result = side_wait(&volley->two->consumer, volley->reads[i].id);
-    assert_true(result.status != KVF_OK || sides_match(volley->two, &volley->reads[i]));
+    kvf_read_result result = side_wait(&two->consumer, volley->reads[i].id);
+    assert_true(result.status != KVF_OK || sides_match(&volley->reads[i]));
   }
   assert_true(now_ns() - begun_ns < VOLLEY_CANCEL_NS);
   free(volley->items);
-  next_owner(&volley->two->consumer);
+  next_owner(&two->consumer);
 }
 
-bool next_owner_is_alone(const sides *two)
+bool next_owner_is_alone(void)
 {
   const uint8_t *blocks = side_block(&two->consumer, 0, 0);
   return test_memory_all_are(blocks, NEXT_OWNER, (size_t)VOLLEY_BLOCKS * VOLLEY_BLOCK_BYTES);
 }
 
-void volleys_are_over(sides *two)
+void volleys_are_over(void)
 {
   side *consumer = &two->consumer;
   const kvf_transfer_item item = {0, 1, two->lease->blocks[1], VOLLEY_BLOCKS};
@@ -955,29 +957,29 @@ void volleys_are_over(sides *two)
     const kvf_transfer read = side_read(consumer, &two->lease->lease, &item, 1);
     const kvf_status status = side_read_now(consumer, two->link, &read).status;
     if (status == KVF_OK) {
-      assert_true(sides_match(two, &read));
+      assert_true(sides_match(&read));
       break;
     }
     assert_true(tries == 0);
-    sides_disconnect(two);
-    sides_link(two);
+    sides_disconnect();
+    sides_link();
   }
-  assert_true(next_owner_is_alone(two));
+  assert_true(next_owner_is_alone());
 }
 
 /* ---- a producer in a process of its own ---- */
 
-void process_start(sides *two)
+void process_start(void)
 {
   const int *channel = &two->process.channel;
   two->lease = &two->producer.leases[0];
   assert_true(child_start(&two->process, "--producer", SOCK_STREAM));
   assert_true(child_receive(*channel, &two->introduction, sizeof(two->introduction)));
   assert_true(child_receive(*channel, two->lease, sizeof(*two->lease)));
-  sides_link(two);
+  sides_link();
 }
 
-void process_kill(sides *two)
+void process_kill(void)
 {
   assert_true(child_kill(&two->process));
   two->process.pid = 0;
@@ -986,9 +988,9 @@ void process_kill(sides *two)
 int process_main(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  sides *two = allocate(sizeof(*two));
+  two = allocate(sizeof(*two));
   volley_producer(&two->producer);
-  sides_meet(two);
+  sides_meet();
   if (!child_send(STDIN_FILENO, &two->introduction, sizeof(two->introduction)) ||
       !child_send(STDIN_FILENO, two->lease, sizeof(*two->lease))) {
     return EXIT_FAILURE;
@@ -1005,7 +1007,7 @@ int process_main(void)
 
 #define CONSUMER_VOLLEYS 32 /* at once: more than sockets hold */
 
-void consumer_start(child_process *child, const sides *two)
+void consumer_start(child_process *child)
 {
   char begun;
   assert_true(child_start(child, "--consumer", SOCK_STREAM));
@@ -1017,16 +1019,16 @@ void consumer_start(child_process *child, const sides *two)
 int consumer_main(void)
 {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  sides *two = volley_sides_apart();
+  volley_sides_apart();
   two->lease = &two->producer.leases[0];
   if (!child_receive(STDIN_FILENO, &two->introduction, sizeof(two->introduction)) ||
       !child_receive(STDIN_FILENO, two->lease, sizeof(*two->lease))) {
     return EXIT_FAILURE;
   }
-  sides_link(two);
+  sides_link();
   for (int i = 0; i < CONSUMER_VOLLEYS; i++) {
     const char begun = 1;
-    (void)volley_start(two);
+    (void)volley_start();
     if (i == 0 && !child_send(STDIN_FILENO, &begun, sizeof(begun))) {
       return EXIT_FAILURE;
     }

@@ -114,7 +114,7 @@ void side_close(side *one);
 /* The two halves of side_close(). */
 void side_close_transport(side *one);
 void side_free(side *one);
-/* The host alone, for a transport that the test opens itself; side_free() ends it. */
+/* The host alone, for a transport that the test opens itself; side_free(two) ends it. */
 kvf_transport_host side_host(side *one, const kvf_transport_ops *ops);
 
 /* Sets every byte of every region to `value`. */
@@ -198,25 +198,29 @@ typedef struct sides {
   child_process process;
 } sides;
 
+/* The sides of a test; closed after it, if they are still open. */
+extern sides *two;
+#define SIDES_TEST(name) TEST_WITH(name, NULL, sides_close)
+
 /* Either side alone, with its kind of memory. */
 void producer_open(side *one, const side_shape *shape);
 void consumer_open(side *one, const side_shape *shape);
-sides *sides_open(const side_shape *producer, const side_shape *consumer);
-sides *sides_open_unlinked(const side_shape *producer, const side_shape *consumer);
+void sides_open(const side_shape *producer, const side_shape *consumer);
+void sides_open_unlinked(const side_shape *producer, const side_shape *consumer);
 /* Both of so many blocks. */
-sides *sides_open_simple(uint32_t blocks, uint32_t block_bytes);
+void sides_open_simple(uint32_t blocks, uint32_t block_bytes);
 /* Disconnects what is linked, closes both, frees. */
-void sides_close(sides *two);
-void sides_disconnect(sides *two);
+void sides_close(void);
+void sides_disconnect(void);
 /* The producer introduces itself and publishes the lease. */
-void sides_meet(sides *two);
+void sides_meet(void);
 /* Connects, and expects success. */
-void sides_link(sides *two);
+void sides_link(void);
 
 /* Whether a read is of this region, if its items are of the region's group. */
 bool read_has(const kvf_transfer *read, uint32_t region);
 /* Whether the items' bytes at the consumer are those that the producer was filled with. */
-bool sides_match(const sides *two, const kvf_transfer *read);
+bool sides_match(const kvf_transfer *read);
 /* A read of every position of the lease, to local blocks from `first` on. read->items is to be freed. */
 kvf_transfer lease_read(side *consumer, const side_lease *lease, uint32_t first);
 void read_free(const kvf_transfer *read);
@@ -231,35 +235,34 @@ void read_free(const kvf_transfer *read);
 
 /* Reads that together fetch a whole lease of VOLLEY_BLOCKS into the consumer's first blocks. */
 typedef struct read_volley {
-  sides *two;
   kvf_transfer reads[VOLLEY_READS];
   kvf_transfer_item *items;
 } read_volley;
 
 /* Sides for volleys; the consumer has one block more than they fill. */
-sides *volley_sides(void);
-read_volley volley_start(sides *two);
+void volley_sides(void);
+read_volley volley_start(void);
 void volley_cancel(const read_volley *volley);
 /* Waits for all; those that say so must have the right bytes. Then the blocks get their next owner. */
 void volley_end(read_volley *volley);
 /* Nobody but the next owner has written to their blocks. */
-bool next_owner_is_alone(const sides *two);
+bool next_owner_is_alone(void);
 /* So it is, and the link still works, or a new one does, to read one block into the one more. */
-void volleys_are_over(sides *two);
+void volleys_are_over(void);
 
 /* ---- another process ---- */
 
 /* Sides for volleys whose producer is to be started. */
-sides *volley_sides_apart(void);
+void volley_sides_apart(void);
 /* Starts this executable as the producer, and links. */
-void process_start(sides *two);
-void process_kill(sides *two);
+void process_start(void);
+void process_kill(void);
 /* What such a process does. Returns its exit status. */
 int process_main(void);
 
 /* A consumer in a process of its own, which reads the lease over and over until it is killed. Returns when it has
  * begun. */
-void consumer_start(child_process *child, const sides *two);
+void consumer_start(child_process *child);
 int consumer_main(void);
 
 #endif

@@ -7,13 +7,10 @@ static void on_checksummed(sim_world *world, const sim_event *event)
 {
   const sim_offer *offer = &world->offers[event->a];
   const sim_engine *engine = &world->engines[offer->engine];
-  if (engine->life != event->c || offer->is_over) {
+  if (engine->life != event->c || offer->is_over || sim_waits(world, offer->engine, event)) {
     return;
   }
-  if (sim_waits(world, offer->engine, event)) {
-    return;
-  }
-  sim_node *node = &world->nodes[offer->engine * SIM_NODES_EACH + event->b];
+  sim_node *node = sim_rank_of(world, offer->engine, event->b);
   uint32_t positions = sim_prompt_at(offer->prompt)->positions;
   bool is_mine = (offer->freed & 1u << event->b) == 0;
   for (uint32_t i = 0; i < world->groups * positions; i++) {

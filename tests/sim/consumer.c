@@ -43,16 +43,6 @@ sim_job *sim_job_of(sim_world *world, const sim_event *event)
   return is_alive(world, event) && job->state != SIM_JOB_OVER ? job : NULL;
 }
 
-static sim_node *rank_of(sim_world *world, const sim_job *job, uint32_t rank)
-{
-  return &world->nodes[job->engine * SIM_NODES_EACH + rank];
-}
-
-static sim_node *control_of(sim_world *world, const sim_job *job)
-{
-  return &world->nodes[world->engines[job->engine].control];
-}
-
 sim_job *sim_job_new(sim_world *world, sim_engine *engine, uint32_t offer)
 {
   const sim_offer *from = &world->offers[offer];
@@ -88,7 +78,7 @@ void sim_job_join(sim_world *world, sim_job *job, uint32_t offer)
 /* As an engine does whose cache will have the blocks when another request has loaded them. */
 static void wait_for_another(sim_world *world, sim_job *job)
 {
-  sim_node *control = control_of(world, job);
+  sim_node *control = sim_control_of(world, job->engine);
   job->waited = true;
   job->waits_since_ns = sim_node_enter(world, control);
   sim_expect(world, "wait", kvf_requests_wait(&control->core.requests, job->waits_since_ns, job->info.id, true),
@@ -100,7 +90,7 @@ static void wait_for_another(sim_world *world, sim_job *job)
 void sim_job_arrive(sim_world *world, sim_job *job)
 {
   sim_engine *engine = &world->engines[job->engine];
-  sim_node *control = &world->nodes[engine->control];
+  sim_node *control = sim_control_of(world, job->engine);
   job->life = engine->life;
   job->options = (kvf_request_options){.policy = world->config.policy,
                                        .auto_max_recompute_tokens = world->config.auto_max_recompute_tokens,
@@ -127,7 +117,7 @@ void sim_job_arrive(sim_world *world, sim_job *job)
 static void begin(sim_world *world, sim_job *job)
 {
   const sim_engine *engine = &world->engines[job->engine];
-  sim_node *control = control_of(world, job);
+  sim_node *control = sim_control_of(world, job->engine);
   const kvf_request *request;
   uint64_t now_ns = sim_node_enter(world, control);
   kvf_status status = kvf_requests_begin(&control->core.requests, now_ns, job->info.id);
@@ -163,12 +153,7 @@ static bool take_blocks(sim_world *world, sim_job *job)
   }
   job->skip = sim_choose(&world->tape, 8) == 7 ? sim_choose(&world->tape, prompt->positions + 1) : 0;
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
-    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-      if (i % prompt->positions < job->skip) {
-        sim_write_block(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i], prompt,
-                        i % prompt->positions);
-      }
-    }
+    sim_write_blocks(world, sim_rank_of(world, job->engine, rank), job->ids, prompt, 0, job->skip);
   }
   return true;
 }
@@ -180,14 +165,9 @@ static bool try_to_begin(sim_world *world, sim_job *job)
   if (job->waits) {
     return false;
   }
-  const sim_prompt *prompt = sim_prompt_at(job->prompt);
   job->has_blocks = true;
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-      if (i % prompt->positions >= job->skip) {
-        sim_scribble(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i]);
-      }
-    }
+    sim_scribble_blocks(world, sim_rank_of(world, job->engine, rank), job->ids, sim_prompt_at(job->prompt), job->skip);
   }
   begin(world, job);
   return true;
@@ -256,13 +236,10 @@ static void on_point(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, job, event->b);
+  sim_node *node = sim_rank_of(world, job->engine, event->b);
   const sim_load_state state = job->load[event->b].state;
-  const sim_prompt *prompt = sim_prompt_at(job->prompt);
-  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-    if ((state == SIM_LOAD_OPEN || state == SIM_LOAD_DECIDED) && i % prompt->positions >= job->skip) {
-      sim_scribble(world, node, i / prompt->positions, job->ids[i]);
-    }
+  if (state == SIM_LOAD_OPEN || state == SIM_LOAD_DECIDED) {
+    sim_scribble_blocks(world, node, job->ids, sim_prompt_at(job->prompt), job->skip);
   }
   (void)sim_node_enter(world, node);
   kvf_core_on_point(&node->core, job->info.id, point_of(world, job, event->b));
@@ -275,7 +252,7 @@ static void on_load(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, job, event->b);
+  sim_node *node = sim_rank_of(world, job->engine, event->b);
   if (job->load[event->b].state != SIM_LOAD_NONE) {
     return; /* aborted before it began */
   }
@@ -335,6 +312,13 @@ void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *
                sim_job_index(world, job), when, job->ids[i], i % positions, i / positions);
       return;
     }
+  }
+}
+
+void sim_job_check_ranks(sim_world *world, const sim_job *job, uint32_t prefix, const char *when)
+{
+  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
+    sim_job_check_prefix(world, job, sim_rank_of(world, job->engine, rank), prefix, when);
   }
 }
 
@@ -401,11 +385,11 @@ static void on_load_watch(sim_world *world, const sim_event *event)
     return;
   }
   if (job->load[event->b].state == SIM_LOAD_OPEN) {
-    sim_node_catch_up(world, rank_of(world, job, event->b));
+    sim_node_catch_up(world, sim_rank_of(world, job->engine, event->b));
   }
   if (job->load[event->b].state == SIM_LOAD_OPEN) {
-    sim_fail(world, "P2", "node %u: job %u has no outcome at its deadline", rank_of(world, job, event->b)->index,
-             event->a);
+    sim_fail(world, "P2", "node %u: job %u has no outcome at its deadline",
+             sim_rank_of(world, job->engine, event->b)->index, event->a);
   }
 }
 
@@ -416,7 +400,7 @@ static void on_released_watch(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, job, event->b);
+  sim_node *node = sim_rank_of(world, job->engine, event->b);
   if (job->load[event->b].state == SIM_LOAD_DECIDED) {
     sim_node_catch_up(world, node);
   }
@@ -424,7 +408,7 @@ static void on_released_watch(sim_world *world, const sim_event *event)
     sim_fail(world, "P4", "node %u says that it is healthy, but job %u is not released", node->index, event->a);
   }
   if (job->load[event->b].state == SIM_LOAD_DECIDED) {
-    sim_node *control = control_of(world, job);
+    sim_node *control = sim_control_of(world, job->engine);
     (void)sim_node_enter(world, control);
     (void)kvf_requests_stuck(&control->core.requests, job->info.id);
     sim_node_leave(world, control);
@@ -445,7 +429,7 @@ static void on_let_go(sim_world *world, const sim_event *event)
   if (!is_alive(world, event) || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *control = control_of(world, job);
+  sim_node *control = sim_control_of(world, job->engine);
   bool is_news = (job->let_go >> event->b & 1) == 0;
   job->let_go |= 1u << event->b;
   uint64_t now_ns = sim_node_enter(world, control);
@@ -466,7 +450,7 @@ static void must_be_decided(sim_world *world, const sim_event *event, sim_job_st
     return;
   }
   if (job->state == undecided) {
-    sim_node_catch_up(world, control_of(world, job));
+    sim_node_catch_up(world, sim_control_of(world, job->engine));
   }
   if (job->state == undecided) {
     sim_fail(world, "P2", "job %u has no verdict at its deadline", event->a);
@@ -489,7 +473,7 @@ static void on_report(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *control = control_of(world, job);
+  sim_node *control = sim_control_of(world, job->engine);
   kvf_report report = job->load[event->b].report;
   uint32_t other = sim_choose(&world->tape, 4) == 3 ? sim_choose(&world->tape, SIM_RANKS_MAX) : event->b;
   if (sim_may(world, SIM_FAULT_REPORT) && job->load[other].was_reported) {
@@ -509,7 +493,7 @@ static void on_report(sim_world *world, const sim_event *event)
 
 void sim_job_cancel(sim_world *world, sim_job *job, kvf_finish_kind kind)
 {
-  sim_node *control = control_of(world, job);
+  sim_node *control = sim_control_of(world, job->engine);
   if (job->state == SIM_JOB_DECIDED && job->parked.is_in) {
     job->cancelled = true;
     sim_scheduler_end(world, job);
@@ -558,7 +542,7 @@ static void on_abort(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, job, event->b);
+  sim_node *node = sim_rank_of(world, job->engine, event->b);
   if (job->load[event->b].state == SIM_LOAD_OPEN || job->load[event->b].state == SIM_LOAD_DECIDED) {
     uint64_t now_ns = sim_node_enter(world, node);
     (void)kvf_core_load_abort(&node->core, now_ns, job->info.id);
@@ -588,14 +572,9 @@ void sim_job_advance(sim_world *world, sim_job *job)
     sim_blocks_give(world, &world->engines[job->engine], sim_job_index(world, job));
     return;
   }
-  const sim_prompt *prompt = sim_prompt_at(job->prompt);
-  for (uint32_t rank = 0; rank < engine->ranks; rank++) {
-    for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-      if (job->verdict.action == KVF_ACTION_RECOMPUTE && i % prompt->positions >= job->verdict.keep_blocks) {
-        sim_write_block(world, rank_of(world, job, rank), i / prompt->positions, job->ids[i], prompt,
-                        i % prompt->positions);
-      }
-    }
+  for (uint32_t rank = 0; job->verdict.action == KVF_ACTION_RECOMPUTE && rank < engine->ranks; rank++) {
+    sim_write_blocks(world, sim_rank_of(world, job->engine, rank), job->ids, sim_prompt_at(job->prompt),
+                     job->verdict.keep_blocks, SIM_POSITIONS_MAX);
   }
   tell(world, job, on_used, 0, USE_NS);
 }
@@ -606,10 +585,7 @@ static void on_used(sim_world *world, const sim_event *event)
   if (job == NULL || sim_waits(world, job->engine, event)) {
     return;
   }
-  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    sim_job_check_prefix(world, job, rank_of(world, job, rank), sim_prompt_at(job->prompt)->positions * world->groups,
-                         "was used");
-  }
+  sim_job_check_ranks(world, job, sim_prompt_at(job->prompt)->positions * world->groups, "was used");
   job->state = SIM_JOB_OVER;
   sim_blocks_give(world, &world->engines[job->engine], event->a);
 }

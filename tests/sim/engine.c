@@ -15,6 +15,16 @@ sim_engine *sim_engine_of(sim_world *world, uint32_t node)
   return &world->engines[node / SIM_NODES_EACH];
 }
 
+sim_node *sim_rank_of(sim_world *world, uint32_t engine, uint32_t rank)
+{
+  return &world->nodes[engine * SIM_NODES_EACH + rank];
+}
+
+sim_node *sim_control_of(sim_world *world, uint32_t engine)
+{
+  return &world->nodes[world->engines[engine].control];
+}
+
 bool sim_waits(sim_world *world, uint32_t engine, const sim_event *event)
 {
   uint64_t until_ns = engine < SIM_ENGINES_MAX ? world->engines[engine].paused_until_ns : 0;
@@ -125,7 +135,7 @@ static void on_memory(sim_world *world, const sim_event *event)
     return;
   }
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
-    set_memory(world, &world->nodes[event->a * SIM_NODES_EACH + rank]);
+    set_memory(world, sim_rank_of(world, event->a, rank));
   }
   if (!was_ready) {
     set_ranks(world, engine);
@@ -220,7 +230,7 @@ static void on_stopping(sim_world *world, const sim_event *event)
   }
   bool ranks_released = true;
   for (uint32_t rank = 0; rank < engine->ranks; rank++) {
-    sim_node *node = &world->nodes[event->a * SIM_NODES_EACH + rank];
+    sim_node *node = sim_rank_of(world, event->a, rank);
     uint64_t now_ns = sim_node_enter(world, node);
     bool cleared = kvf_core_clear_memory(&node->core, now_ns);
     sim_node_leave(world, node);

@@ -39,21 +39,16 @@ void sim_find_offer(sim_world *world, sim_node *node, const sim_offer *offer)
   }
 }
 
-static sim_node *control_of(sim_world *world, const sim_job *job)
-{
-  return &world->nodes[world->engines[job->engine].control];
-}
-
 /* P2 */
 static void on_watch(sim_world *world, const sim_event *event)
 {
   const sim_job *job = &world->jobs[event->a];
-  const sim_node *node = control_of(world, job);
+  const sim_node *node = sim_control_of(world, job->engine);
   if (world->engines[job->engine].life != event->c || !node->is_up || sim_waits(world, job->engine, event)) {
     return;
   }
   if (job->find_id != 0) {
-    sim_node_catch_up(world, control_of(world, job));
+    sim_node_catch_up(world, sim_control_of(world, job->engine));
   }
   if (job->find_id != 0) {
     sim_fail(world, "P2", "job %u: its find is not over in its time", event->a);
@@ -63,7 +58,7 @@ static void on_watch(sim_world *world, const sim_event *event)
 bool sim_find_start(sim_world *world, sim_job *job)
 {
   const sim_engine *engine = &world->engines[job->engine];
-  sim_node *node = control_of(world, job);
+  sim_node *node = sim_control_of(world, job->engine);
   if (!world->has_finds || job->probe || job->offer == SIM_NOBODY || job->other != SIM_NOBODY) {
     return false;
   }

@@ -112,7 +112,7 @@ static void check_refused(sim_world *world, sim_job *job, uint32_t positions)
     ids[i] = i % engine->blocks;
   }
   const kvf_blocks destination = {.ids = ids, .counts = counts, .groups = world->groups};
-  sim_node *control = &world->nodes[engine->control];
+  sim_node *control = sim_control_of(world, engine->index);
   uint64_t dials = control->core.peers.counters.dials;
   kvf_status status = sim_request_open(world, control, job);
   if (status == KVF_OK || control->core.peers.counters.dials != dials) {

@@ -42,6 +42,27 @@ void sim_write_block(sim_world *world, sim_node *node, uint32_t group, uint32_t 
   }
 }
 
+void sim_write_blocks(sim_world *world, sim_node *node, const uint32_t *ids, const sim_prompt *prompt, uint32_t first,
+                      uint32_t end)
+{
+  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+    const uint32_t position = i % prompt->positions;
+    if (position >= first && position < end) {
+      sim_write_block(world, node, i / prompt->positions, ids[i], prompt, position);
+    }
+  }
+}
+
+void sim_scribble_blocks(sim_world *world, sim_node *node, const uint32_t *ids, const sim_prompt *prompt,
+                         uint32_t first)
+{
+  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
+    if (i % prompt->positions >= first) {
+      sim_scribble(world, node, i / prompt->positions, ids[i]);
+    }
+  }
+}
+
 void sim_scribble(sim_world *world, sim_node *node, uint32_t group, uint32_t block)
 {
   for (uint32_t region = group; region < world->regions; region += world->groups) {

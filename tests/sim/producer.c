@@ -16,16 +16,11 @@ static kvf_blocks blocks_of(const sim_world *world, const sim_offer *offer, uint
   return (kvf_blocks){.ids = offer->ids, .counts = counts, .groups = world->groups};
 }
 
-static sim_node *rank_of(sim_world *world, const sim_offer *offer, uint32_t rank)
-{
-  return &world->nodes[offer->engine * SIM_NODES_EACH + rank];
-}
-
 /* All ranks have let go: the lease's slot and its blocks are free. */
 static void give_back(sim_world *world, sim_offer *offer)
 {
   sim_engine *engine = &world->engines[offer->engine];
-  sim_node *control = &world->nodes[engine->control];
+  sim_node *control = sim_control_of(world, engine->index);
   uint32_t index = (uint32_t)(offer - world->offers);
   (void)sim_node_enter(world, control);
   kvf_status status = kvf_lease_slots_release(&control->core.slots, offer->lease.id);
@@ -45,16 +40,11 @@ static void give_back(sim_world *world, sim_offer *offer)
 /* The rank may use the blocks again, and does so at once. */
 static void free_on_rank(sim_world *world, sim_offer *offer, uint32_t rank)
 {
-  const sim_prompt *prompt = sim_prompt_at(offer->prompt);
   if ((offer->freed & 1u << rank) != 0) {
     return;
   }
   offer->freed |= 1u << rank;
-  for (uint32_t group = 0; group < world->groups; group++) {
-    for (uint32_t i = 0; i < prompt->positions; i++) {
-      sim_scribble(world, rank_of(world, offer, rank), group, offer->ids[group * prompt->positions + i]);
-    }
-  }
+  sim_scribble_blocks(world, sim_rank_of(world, offer->engine, rank), offer->ids, sim_prompt_at(offer->prompt), 0);
 }
 
 static void give_back_if_done(sim_world *world, sim_offer *offer)
@@ -81,7 +71,7 @@ static uint64_t leased(const sim_world *world, const sim_engine *engine)
 
 static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer)
 {
-  sim_node *control = &world->nodes[engine->control];
+  sim_node *control = sim_control_of(world, engine->index);
   uint32_t counts[SIM_GROUPS_MAX];
   kvf_blocks blocks = blocks_of(world, offer, counts);
   (void)sim_node_enter(world, control);
@@ -118,7 +108,7 @@ static void on_make_room(sim_world *world, const sim_event *event)
   if (engine->life != event->c || engine->state == SIM_ENGINE_DOWN || sim_waits(world, event->a, event)) {
     return;
   }
-  sim_node *node = &world->nodes[event->a * SIM_NODES_EACH + event->b];
+  sim_node *node = sim_rank_of(world, event->a, event->b);
   (void)sim_node_enter(world, node);
   kvf_core_end_lingering(&node->core);
   sim_node_leave(world, node);
@@ -167,10 +157,7 @@ static sim_offer *offer_of(sim_world *world, const sim_event *event)
 
 static void compute(sim_world *world, const sim_offer *offer, sim_node *node)
 {
-  const sim_prompt *prompt = sim_prompt_at(offer->prompt);
-  for (uint32_t i = 0; i < world->groups * prompt->positions; i++) {
-    sim_write_block(world, node, i / prompt->positions, offer->ids[i], prompt, i % prompt->positions);
-  }
+  sim_write_blocks(world, node, offer->ids, sim_prompt_at(offer->prompt), 0, SIM_POSITIONS_MAX);
 }
 
 /* The device has done what it was given before the lease was published: the publication's ordering point. */
@@ -180,7 +167,7 @@ static void on_computed(sim_world *world, const sim_event *event)
   if (offer == NULL || sim_waits(world, offer->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, offer, event->b);
+  sim_node *node = sim_rank_of(world, offer->engine, event->b);
   if ((offer->freed & 1u << event->b) == 0) {
     compute(world, offer, node);
   }
@@ -200,7 +187,7 @@ static void on_publish(sim_world *world, const sim_event *event)
     return;
   }
   const sim_prompt *prompt = sim_prompt_at(offer->prompt);
-  sim_node *node = rank_of(world, offer, event->b);
+  sim_node *node = sim_rank_of(world, offer->engine, event->b);
   bool was_ended = (offer->freed & 1u << event->b) != 0;
   if (!node->has_memory) {
     sim_push(world, world->now_ns + MEMORY_POLL_NS, on_publish, event->a, event->b, event->c);
@@ -267,7 +254,7 @@ static void on_preempt(sim_world *world, const sim_event *event)
   if (offer == NULL || sim_waits(world, offer->engine, event)) {
     return;
   }
-  sim_node *node = rank_of(world, offer, event->b);
+  sim_node *node = sim_rank_of(world, offer->engine, event->b);
   uint64_t now_ns = sim_node_enter(world, node);
   kvf_status status = kvf_core_lease_end(&node->core, now_ns, &offer->lease);
   if (sim_strikes(world, SIM_FAULT_AGAIN, 2)) {

@@ -192,10 +192,8 @@ static void on_decision(sim_world *world, sim_job *job, const kvf_recovery_event
   bool is_first = job->parked.told == 0;
   job->parked.told = event->kind;
   job->parked.kept = good_positions(world, job);
-  for (uint32_t rank = 0; is_first && event->kind != KVF_RECOVERY_TERMINATE && rank < world->engines[job->engine].ranks;
-       rank++) {
-    sim_job_check_prefix(world, job, &world->nodes[job->engine * SIM_NODES_EACH + rank], job->parked.kept,
-                         "is recovered");
+  if (is_first && event->kind != KVF_RECOVERY_TERMINATE) {
+    sim_job_check_ranks(world, job, job->parked.kept, "is recovered");
   }
 }
 

@@ -33,11 +33,6 @@ static sim_job *parked_job(sim_world *world, const sim_event *event)
   return job != NULL && job->parked.is_in && !sim_waits(world, job->engine, event) ? job : NULL;
 }
 
-static sim_node *rank_of(sim_world *world, const sim_job *job, uint32_t rank)
-{
-  return &world->nodes[job->engine * SIM_NODES_EACH + rank];
-}
-
 /* ---- lives ---- */
 
 void sim_scheduler_choose(sim_world *world, uint32_t engine, uint32_t choice)
@@ -187,9 +182,7 @@ bool sim_scheduler_admit(sim_world *world, sim_job *job)
   job->parked.is_in = true;
   job->parked.blockers = blockers;
   job->parked.prefix = UINT32_MAX;
-  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    sim_job_check_prefix(world, job, rank_of(world, job, rank), job->skip, "has a local prefix");
-  }
+  sim_job_check_ranks(world, job, job->skip, "has a local prefix");
   later(world, job, on_patience, 0,
         kvf_ms_to_ns(job->options.load_timeout_ms) + kvf_ms_to_ns(world->config.release_timeout_ms) + PATIENCE_NS);
   return true;
@@ -205,7 +198,8 @@ static uint32_t failed_blocks(sim_world *world, const sim_job *job, uint32_t ran
   news->first_failed = first;
   for (uint32_t position = first; position < prompt->positions; position++) {
     uint32_t block = job->ids[news->group * prompt->positions + position];
-    if (position == first || !sim_block_holds(world, rank_of(world, job, rank), news->group, block, prompt, position)) {
+    if (position == first ||
+        !sim_block_holds(world, sim_rank_of(world, job->engine, rank), news->group, block, prompt, position)) {
       news->failed[news->count++] = block;
     }
   }
@@ -314,14 +308,6 @@ void sim_scheduler_act(sim_world *world, sim_job *job, const kvf_recovery_event 
   }
 }
 
-static void check_content(sim_world *world, const sim_job *job, const char *when)
-{
-  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    sim_job_check_prefix(world, job, rank_of(world, job, rank), sim_prompt_at(job->prompt)->positions * world->groups,
-                         when);
-  }
-}
-
 static void compute(sim_world *world, const sim_job *job, sim_node *node)
 {
   const sim_prompt *prompt = sim_prompt_at(job->prompt);
@@ -345,9 +331,9 @@ static void on_compute(sim_world *world, const sim_event *event)
     return;
   }
   for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    compute(world, job, rank_of(world, job, rank));
+    compute(world, job, sim_rank_of(world, job->engine, rank));
   }
-  check_content(world, job, "was computed");
+  sim_job_check_ranks(world, job, sim_prompt_at(job->prompt)->positions * world->groups, "was computed");
   sim_cache_publish(world, job);
   later(world, job, on_finish, 0, USE_NS);
 }
@@ -356,7 +342,7 @@ static void on_finish(sim_world *world, const sim_event *event)
 {
   sim_job *job = parked_job(world, event);
   if (job != NULL && !job->parked.is_ending) {
-    check_content(world, job, "was used");
+    sim_job_check_ranks(world, job, sim_prompt_at(job->prompt)->positions * world->groups, "was used");
     sim_scheduler_end(world, job);
   }
 }

@@ -139,10 +139,7 @@ void sim_job_on_verdict(sim_world *world, sim_node *node, const kvf_event *event
     sim_fail(world, "P7", "node %u: the verdict on job %llu %s: keeps %u blocks, %s", node->index,
              (unsigned long long)event->user, wrong, verdict->keep_blocks, kvf_status_name(verdict->status));
   }
-  for (uint32_t rank = 0; rank < world->engines[job->engine].ranks; rank++) {
-    sim_job_check_prefix(world, job, &world->nodes[job->engine * SIM_NODES_EACH + rank],
-                         kept_positions(world, job, verdict), "is decided");
-  }
+  sim_job_check_ranks(world, job, kept_positions(world, job, verdict), "is decided");
   job->state = SIM_JOB_DECIDED;
   world->result->used += verdict->action == KVF_ACTION_USE;
   if (job->probe && verdict->action != KVF_ACTION_USE) {

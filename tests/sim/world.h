@@ -420,6 +420,8 @@ const sim_prompt *sim_prompt_at(uint32_t index);
 
 /* ---- engine.c ---- */
 sim_engine *sim_engine_of(sim_world *world, uint32_t node);
+sim_node *sim_rank_of(sim_world *world, uint32_t engine, uint32_t rank);
+sim_node *sim_control_of(sim_world *world, uint32_t engine);
 void sim_engine_start(sim_world *world, sim_engine *engine);
 void sim_engine_kill(sim_world *world, sim_engine *engine);
 void sim_engine_stop(sim_world *world, sim_engine *engine);
@@ -467,6 +469,12 @@ void sim_memory_init(sim_world *world, sim_node *node);
 uint64_t sim_content(const sim_prompt *prompt, uint32_t position, uint32_t region, uint32_t head);
 void sim_write_block(sim_world *world, sim_node *node, uint32_t group, uint32_t block, const sim_prompt *prompt,
                      uint32_t position);
+/* What the prompt has at positions from `first` up to `end`, which is not one of them, in all groups. */
+void sim_write_blocks(sim_world *world, sim_node *node, const uint32_t *ids, const sim_prompt *prompt, uint32_t first,
+                      uint32_t end);
+/* Another owner writes to the blocks of positions from `first` on. */
+void sim_scribble_blocks(sim_world *world, sim_node *node, const uint32_t *ids, const sim_prompt *prompt,
+                         uint32_t first);
 /* Another owner writes to the block. */
 void sim_scribble(sim_world *world, sim_node *node, uint32_t group, uint32_t block);
 bool sim_block_holds(const sim_world *world, const sim_node *node, uint32_t group, uint32_t block,
@@ -536,6 +544,8 @@ sim_job *sim_job_of(sim_world *world, const sim_event *event);
 uint32_t sim_job_index(const sim_world *world, const sim_job *job);
 void sim_job_check_prefix(sim_world *world, const sim_job *job, const sim_node *node, uint32_t prefix,
                           const char *when);
+/* On each of its ranks. */
+void sim_job_check_ranks(sim_world *world, const sim_job *job, uint32_t prefix, const char *when);
 
 /* ---- scheduler.c: consumers that do not rewind by themselves ---- */
 sim_scheduler *sim_scheduler_of(sim_world *world, const sim_job *job);

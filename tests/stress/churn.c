@@ -86,9 +86,9 @@ static void note_longest(atomic_ullong *longest, uint64_t value)
   }
 }
 
-static uint32_t index_of(const churn_producer *p)
+static uint32_t index_of(const churn_producer *who)
 {
-  return (uint32_t)(p - churn.producers);
+  return (uint32_t)(who - churn.producers);
 }
 
 /* ---- keys ---- */
@@ -163,26 +163,26 @@ static void *rotate(void *unused)
 
 /* ---- a producer: tickets ---- */
 
-static void put_ticket(churn_producer *p, const stress_ticket *ticket)
+static void put_ticket(churn_producer *who, const stress_ticket *ticket)
 {
-  (void)pthread_mutex_lock(&p->lock);
-  if (p->came - p->taken < TICKETS) { /* else its lease runs out */
-    stress_ticket *slot = &p->tickets[p->came++ % TICKETS];
+  (void)pthread_mutex_lock(&who->lock);
+  if (who->came - who->taken < TICKETS) { /* else its lease runs out */
+    stress_ticket *slot = &who->tickets[who->came++ % TICKETS];
     *slot = *ticket;
-    slot->source.producer = index_of(p);
-    slot->source.life = atomic_load(&p->life);
+    slot->source.producer = index_of(who);
+    slot->source.life = atomic_load(&who->life);
   }
-  (void)pthread_mutex_unlock(&p->lock);
+  (void)pthread_mutex_unlock(&who->lock);
 }
 
-static bool take_ticket(churn_producer *p, stress_ticket *out)
+static bool take_ticket(churn_producer *who, stress_ticket *out)
 {
-  (void)pthread_mutex_lock(&p->lock);
-  bool found = p->taken < p->came;
+  (void)pthread_mutex_lock(&who->lock);
+  bool found = who->taken < who->came;
   if (found) {
-    *out = p->tickets[p->taken++ % TICKETS];
+    *out = who->tickets[who->taken++ % TICKETS];
   }
-  (void)pthread_mutex_unlock(&p->lock);
+  (void)pthread_mutex_unlock(&who->lock);
   return found;
 }
 
@@ -213,19 +213,19 @@ static bool take(stress_site *site, kvf_prng *prng, stress_ticket *out)
 /* ---- a producer: its lives ---- */
 
 /* Its tickets go to the consumers for so long. */
-static void pass_on(churn_producer *p, uint64_t ms, churn_state from_first_ticket)
+static void pass_on(churn_producer *who, uint64_t ms, churn_state from_first_ticket)
 {
   const uint64_t until_ms = now_ms() + ms;
   while (now_ms() < until_ms && !atomic_load(&stress_last)) {
     stress_ticket ticket;
-    stress_news news = stress_child_hear(&p->child, &ticket);
+    stress_news news = stress_child_hear(&who->child, &ticket);
     if (news == STRESS_HUNG_UP) {
       stress_fail("P6", "a producer has ended by itself");
       return;
     }
     if (news == STRESS_TICKET) {
-      put_ticket(p, &ticket);
-      atomic_store(&p->state, from_first_ticket);
+      put_ticket(who, &ticket);
+      atomic_store(&who->state, from_first_ticket);
     }
   }
 }
@@ -235,54 +235,54 @@ static bool may_poison(void)
   return !atomic_exchange(&churn.poisoned, true);
 }
 
-static void stand_still(churn_producer *p, kvf_prng *prng)
+static void stand_still(churn_producer *who, kvf_prng *prng)
 {
-  atomic_store(&p->stopped_until_ms, UINT64_MAX);
-  atomic_store(&p->state, CHURN_STOPPED);
+  atomic_store(&who->stopped_until_ms, UINT64_MAX);
+  atomic_store(&who->state, CHURN_STOPPED);
   atomic_fetch_add(&churn.stops, 1);
-  bool stopped = child_stop(&p->child);
-  pass_on(p, 100 + kvf_prng_below(prng, 1400), CHURN_STOPPED);
-  if (!stopped || !child_continue(&p->child)) {
+  bool stopped = child_stop(&who->child);
+  pass_on(who, 100 + kvf_prng_below(prng, 1400), CHURN_STOPPED);
+  if (!stopped || !child_continue(&who->child)) {
     stress_fail("P6", "a producer cannot be stopped");
   }
-  pass_on(p, AFTERMATH_MS, CHURN_STOPPED);
-  atomic_store(&p->stopped_until_ms, now_ms());
-  atomic_store(&p->state, CHURN_WELL);
+  pass_on(who, AFTERMATH_MS, CHURN_STOPPED);
+  atomic_store(&who->stopped_until_ms, now_ms());
+  atomic_store(&who->state, CHURN_WELL);
 }
 
 /* Until the kill. */
-static void live_on(churn_producer *p, kvf_prng *prng, churn_kind kind, uint32_t step)
+static void live_on(churn_producer *who, kvf_prng *prng, churn_kind kind, uint32_t step)
 {
-  pass_on(p, 100 + kvf_prng_below(prng, 1000), kind == KIND_WELL ? CHURN_WELL : CHURN_POISONED);
-  if (kind != KIND_FOREIGN_KEY && atomic_load(&p->state) != CHURN_DEAD) {
-    has_keys(index_of(p), step);
+  pass_on(who, 100 + kvf_prng_below(prng, 1000), kind == KIND_WELL ? CHURN_WELL : CHURN_POISONED);
+  if (kind != KIND_FOREIGN_KEY && atomic_load(&who->state) != CHURN_DEAD) {
+    has_keys(index_of(who), step);
   }
-  if (atomic_load(&p->state) == CHURN_WELL && stress_one_in(prng, 4) && may_poison()) {
-    stand_still(p, prng);
+  if (atomic_load(&who->state) == CHURN_WELL && stress_one_in(prng, 4) && may_poison()) {
+    stand_still(who, prng);
     atomic_store(&churn.poisoned, false);
-    pass_on(p, kvf_prng_below(prng, 500), CHURN_WELL);
+    pass_on(who, kvf_prng_below(prng, 500), CHURN_WELL);
   }
 }
 
 /* A process, from its start to the kill. False: it does not start. */
-static bool live(churn_producer *p, kvf_prng *prng, churn_kind kind)
+static bool live(churn_producer *who, kvf_prng *prng, churn_kind kind)
 {
-  stress_setting setting = p->setting;
+  stress_setting setting = who->setting;
   uint32_t step = give_keys(&setting);
   setting.ends_early = kind == KIND_ENDS_EARLY;
   if (kind == KIND_FOREIGN_KEY) {
     (void)write_keys(setting.key_file, FOREIGN_KEY, FOREIGN_KEY);
   }
-  if (!stress_child_start(&p->child, &setting)) {
+  if (!stress_child_start(&who->child, &setting)) {
     stress_fail("P6", "no process: %s", strerror(errno));
     return false;
   }
-  stress_count_child(p->child.pid, true);
-  live_on(p, prng, kind, step);
-  atomic_store(&p->state, CHURN_DEAD);
-  (void)kill(p->child.pid, SIGKILL);
-  stress_count_child(p->child.pid, false);
-  (void)child_end(&p->child);
+  stress_count_child(who->child.pid, true);
+  live_on(who, prng, kind, step);
+  atomic_store(&who->state, CHURN_DEAD);
+  (void)kill(who->child.pid, SIGKILL);
+  stress_count_child(who->child.pid, false);
+  (void)child_end(&who->child);
   return true;
 }
 
@@ -306,11 +306,11 @@ static int listen_on(const held_port *port)
 }
 
 /* Something else has got the port of a process that is gone. */
-static bool answer_garbage(const churn_producer *p, kvf_prng *prng)
+static bool answer_garbage(const churn_producer *who, kvf_prng *prng)
 {
-  int listener = listen_on(&p->port);
+  int listener = listen_on(&who->port);
   if (listener < 0) {
-    stress_fail("P6", "nobody can listen on %s: %s", p->port.address, strerror(errno));
+    stress_fail("P6", "nobody can listen on %s: %s", who->port.address, strerror(errno));
     return false;
   }
   const uint64_t until_ms = now_ms() + 100 + kvf_prng_below(prng, 400);
@@ -349,14 +349,14 @@ static churn_kind next_kind(kvf_prng *prng)
 
 static void *produce(void *context)
 {
-  churn_producer *p = context;
+  churn_producer *who = context;
   kvf_prng prng = stress_prng();
-  sleep_us((uint64_t)index_of(p) * APART_US);
+  sleep_us((uint64_t)index_of(who) * APART_US);
   while (!atomic_load(&stress_last)) {
     const churn_kind kind = next_kind(&prng);
-    atomic_store(&p->last_life[kind], atomic_fetch_add(&p->life, 1) + 1);
+    atomic_store(&who->last_life[kind], atomic_fetch_add(&who->life, 1) + 1);
     atomic_fetch_add(&churn.lives[kind], 1);
-    if (!(kind == KIND_GARBAGE ? answer_garbage(p, &prng) : live(p, &prng, kind))) {
+    if (!(kind == KIND_GARBAGE ? answer_garbage(who, &prng) : live(who, &prng, kind))) {
       return NULL;
     }
     if (kind != KIND_WELL) {
@@ -373,15 +373,15 @@ static void *produce(void *context)
 
 /* Whether something that was done to the load's producer explains that it ended so; or the machine, that it took too
  * long. */
-static bool is_explained(const churn_producer *p, const stress_load *load, kvf_status status)
+static bool is_explained(const churn_producer *who, const stress_load *load, kvf_status status)
 {
   const uint32_t life = load->source.life;
-  const uint32_t garbage = atomic_load(&p->last_life[KIND_GARBAGE]);
-  const uint32_t foreign = atomic_load(&p->last_life[KIND_FOREIGN_KEY]);
+  const uint32_t garbage = atomic_load(&who->last_life[KIND_GARBAGE]);
+  const uint32_t foreign = atomic_load(&who->last_life[KIND_FOREIGN_KEY]);
   const uint64_t took_us = (now_ms() - load->begin_ms) * 1000;
   const bool paused = took_us > stress_given_us() - load->begin_given_us + PAUSED_US;
-  const bool stopped = load->begin_ms <= atomic_load(&p->stopped_until_ms);
-  const bool dead = life != atomic_load(&p->life) || atomic_load(&p->state) == CHURN_DEAD;
+  const bool stopped = load->begin_ms <= atomic_load(&who->stopped_until_ms);
+  const bool dead = life != atomic_load(&who->life) || atomic_load(&who->state) == CHURN_DEAD;
   switch (status) {
     case KVF_OK:
       return true;
@@ -415,16 +415,16 @@ static bool is_explained(const churn_producer *p, const stress_load *load, kvf_s
 static void outcome(stress_site *site, const stress_load *load, kvf_status status)
 {
   const uint32_t producer = load->source.producer;
-  churn_producer *p = &churn.producers[producer];
+  churn_producer *who = &churn.producers[producer];
   for (unsigned i = 0; kvf_status_at(i) != NULL; i++) {
     atomic_fetch_add(&churn.statuses[i], kvf_status_at(i)->status == status);
   }
   atomic_fetch_add(&churn.loads, 1);
   churn.moved_us[site - churn.consumers][producer] = stress_given_us();
-  if (!is_explained(p, load, status)) {
+  if (!is_explained(who, load, status)) {
     stress_fail("P2", "consumer %u, load %llu: %s of producer %u, life %u (now %u, state %d), after %llu ms: why?",
                 (unsigned)(site - churn.consumers), (unsigned long long)load->id, kvf_status_name(status), producer,
-                load->source.life, atomic_load(&p->life), atomic_load(&p->state),
+                load->source.life, atomic_load(&who->life), atomic_load(&who->state),
                 (unsigned long long)(now_ms() - load->begin_ms));
   }
 }
@@ -495,11 +495,11 @@ static void open_all(void)
     stress_fail("P6", "no folder for keys");
   }
   for (uint32_t i = 0; i < PRODUCERS; i++) {
-    churn_producer *p = &churn.producers[i];
-    p->port = hold_port_of(family);
-    atomic_store(&p->state, CHURN_DEAD);
-    (void)pthread_mutex_init(&p->lock, NULL);
-    set_up(&p->setting, i, p->port, i % 2 == 0);
+    churn_producer *who = &churn.producers[i];
+    who->port = hold_port_of(family);
+    atomic_store(&who->state, CHURN_DEAD);
+    (void)pthread_mutex_init(&who->lock, NULL);
+    set_up(&who->setting, i, who->port, i % 2 == 0);
   }
   for (uint32_t i = 0; i < CONSUMERS; i++) {
     stress_setting setting;

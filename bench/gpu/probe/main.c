@@ -202,7 +202,11 @@ static void run(const question *asked)
 {
   (void)setpgid(0, 0);
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-  asked->ask();
+  if (asked->ask != NULL) {
+    asked->ask();
+  } else {
+    ask_pair(asked);
+  }
   _exit(0);
 }
 

@@ -246,15 +246,15 @@ static void ask_mbind(void)
 }
 
 const question one_process[] = {
-    {"init", ask_init, 0},
-    {"attributes", ask_attributes, 0},
-    {"context", ask_context, 0},
-    {"batch", ask_batch, 0},
-    {"batch-legacy-handle", ask_batch_on_legacy_handle, 0},
-    {"kernels", ask_kernels, 0},
-    {"polling", ask_polling, 0},
-    {"beside-kernel", ask_beside_kernel, 0},
-    {"host-register", ask_host_register, 0},
-    {"mbind", ask_mbind, 0},
+    {"init", ask_init, 0, NULL, NULL, 0},
+    {"attributes", ask_attributes, 0, NULL, NULL, 0},
+    {"context", ask_context, 0, NULL, NULL, 0},
+    {"batch", ask_batch, 0, NULL, NULL, 0},
+    {"batch-legacy-handle", ask_batch_on_legacy_handle, 0, NULL, NULL, 0},
+    {"kernels", ask_kernels, 0, NULL, NULL, 0},
+    {"polling", ask_polling, 0, NULL, NULL, 0},
+    {"beside-kernel", ask_beside_kernel, 0, NULL, NULL, 0},
+    {"host-register", ask_host_register, 0, NULL, NULL, 0},
+    {"mbind", ask_mbind, 0, NULL, NULL, 0},
 };
 const size_t one_process_count = sizeof(one_process) / sizeof(one_process[0]);

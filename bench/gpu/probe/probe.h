@@ -13,14 +13,18 @@
 
 typedef struct question {
   const char *name;
-  void (*ask)(void);
-  double limit_s; /* 0: the usual one */
+  void (*ask)(void); /* NULL: two processes answer, as ask_pair() has it */
+  double limit_s;    /* 0: the usual one */
+  void (*parent)(int fd);
+  void (*child)(int fd);
+  size_t bytes; /* of the memory that they share */
 } question;
 
 extern const question one_process[];
 extern const size_t one_process_count;
 extern const question two_processes[];
 extern const size_t two_processes_count;
+void ask_pair(const question *asked);
 
 /* ---- answers (main.c): fields of the question's line, kept even if its process ends here ---- */
 

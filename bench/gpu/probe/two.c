@@ -63,12 +63,13 @@ static void hold(int fd)
   (void)recv(fd, &end, 1, 0);
 }
 
-typedef void role(int fd);
+static size_t wanted_bytes;
 
 /* The child is forked before any call of the driver's, which a fork does not survive. */
-static void pair(role *parent, role *child)
+void ask_pair(const question *asked)
 {
   int fds[2];
+  wanted_bytes = asked->bytes;
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
     give_up("socketpair");
   }
@@ -76,14 +77,14 @@ static void pair(role *parent, role *child)
   if (forked == 0) {
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)close(fds[0]);
-    child(fds[1]);
+    asked->child(fds[1]);
     _exit(0);
   }
   (void)close(fds[1]);
   if (forked < 0) {
     give_up("fork");
   }
-  parent(fds[0]);
+  asked->parent(fds[0]);
   (void)waitpid(forked, NULL, 0);
 }
 
@@ -93,6 +94,11 @@ static void system_producer(int fd)
 {
   static uint64_t word = WORD;
   offer made = {.pid = getpid(), .host = (uintptr_t)&word, .bytes = sizeof(word)};
+  char scope[8] = "";
+  const int file = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+  if (file >= 0 && read(file, scope, sizeof(scope) - 1) > 0) {
+    say_text("ptrace_scope", scope);
+  }
   made.fd = memfd_create("probe", MFD_CLOEXEC);
   if (made.fd < 0 || ftruncate(made.fd, 4096) != 0) {
     give_up("memfd_create");
@@ -117,19 +123,7 @@ static void system_consumer(int fd)
   say_errno("proc_fd", open(path, O_RDWR | O_CLOEXEC));
 }
 
-static void ask_system(void)
-{
-  char scope[8] = "";
-  const int file = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
-  if (file >= 0 && read(file, scope, sizeof(scope) - 1) > 0) {
-    say_text("ptrace_scope", scope);
-  }
-  pair(system_producer, system_consumer);
-}
-
 /* ---- memory behind an IPC handle ---- */
-
-static size_t wanted_bytes;
 
 static void share(int fd, kvf_cu_memory at, size_t bytes)
 {
@@ -249,29 +243,6 @@ static void ipc_consumer(int fd)
   say_number("close_ms", now_ms() - begin);
 }
 
-static void ask_ipc_small(void)
-{
-  wanted_bytes = 2 * MIB;
-  pair(ipc_producer, ipc_consumer);
-}
-
-static void ask_ipc_suballocated(void)
-{
-  pair(suballocated_producer, ipc_consumer);
-}
-
-static void ask_ipc_1_gib(void)
-{
-  wanted_bytes = GIB;
-  pair(ipc_producer, ipc_consumer);
-}
-
-static void ask_ipc_large(void)
-{
-  wanted_bytes = LARGE_BYTES;
-  pair(ipc_producer, ipc_consumer);
-}
-
 /* An engine's thread, which launches kernels on a stream of its own. */
 typedef struct launcher {
   kvf_cu_memory scratch;
@@ -326,12 +297,6 @@ static void beside_consumer(int fd)
   say_number("kernel_left_after_close_ms", drain_ms(stream));
 }
 
-static void ask_ipc_beside_kernel(void)
-{
-  wanted_bytes = 64 * MIB;
-  pair(ipc_producer, beside_consumer);
-}
-
 /* ---- P is killed while it is read: it is D's child here ---- */
 
 static void killed_consumer(int fd)
@@ -363,12 +328,6 @@ static void killed_consumer(int fd)
   size_t total_bytes = 0;
   must(cuda.mem_get_info(&free_bytes, &total_bytes));
   say_number("free_bytes", (double)free_bytes);
-}
-
-static void ask_killed(void)
-{
-  wanted_bytes = GIB;
-  pair(killed_consumer, ipc_producer);
 }
 
 /* ---- memory of cuMemMap() ---- */
@@ -431,19 +390,14 @@ static void mapped_consumer(int fd)
   say_range(at, &made);
 }
 
-static void ask_mapped(void)
-{
-  pair(mapped_producer, mapped_consumer);
-}
-
 const question two_processes[] = {
-    {"system", ask_system, 0},
-    {"ipc-2MiB", ask_ipc_small, 0},
-    {"ipc-suballocated-64KiB", ask_ipc_suballocated, 0},
-    {"mapped", ask_mapped, 0},
-    {"ipc-1GiB", ask_ipc_1_gib, 0},
-    {"ipc-beside-kernel", ask_ipc_beside_kernel, 0},
-    {"killed", ask_killed, 0},
-    {"ipc-40GiB", ask_ipc_large, LARGE_S},
+    {"system", NULL, 0, system_producer, system_consumer, 0},
+    {"ipc-2MiB", NULL, 0, ipc_producer, ipc_consumer, 2 * MIB},
+    {"ipc-suballocated-64KiB", NULL, 0, suballocated_producer, ipc_consumer, 0},
+    {"mapped", NULL, 0, mapped_producer, mapped_consumer, 0},
+    {"ipc-1GiB", NULL, 0, ipc_producer, ipc_consumer, GIB},
+    {"ipc-beside-kernel", NULL, 0, ipc_producer, beside_consumer, 64 * MIB},
+    {"killed", NULL, 0, killed_consumer, ipc_producer, GIB},
+    {"ipc-40GiB", NULL, LARGE_S, ipc_producer, ipc_consumer, LARGE_BYTES},
 };
 const size_t two_processes_count = sizeof(two_processes) / sizeof(two_processes[0]);

@@ -8,21 +8,19 @@
 static kvf_crowd crowd;
 static kvf_crowd_member members[MEMBERS];
 
-static int begin(__attribute__((unused)) void **state)
+static void begin(void)
 {
   memset(members, 0, sizeof(members));
   kvf_crowd_init(&crowd);
-  return 0;
 }
 
-static int end(__attribute__((unused)) void **state)
+static void end(void)
 {
   for (size_t i = 0; i < MEMBERS; i++) {
     kvf_crowd_leave(&crowd, &members[i]);
   }
   assert_int_equal(crowd.count, 0);
   assert_null(kvf_crowd_victim(&crowd));
-  return 0;
 }
 
 #define CROWD_TEST(name) TEST_WITH(name, begin, end)

@@ -3,17 +3,17 @@
 #include "test.h"
 
 static kvf_conns conns;
+static kvf_conn *conn; /* one of them */
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   kvf_conns_init(&conns);
-  return 0;
+  conn = kvf_conns_add(&conns);
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_conns_free(&conns);
-  return 0;
 }
 
 #define CONNS_TEST(name) TEST_WITH(name, set_up, tear_down)
@@ -22,7 +22,7 @@ CONNS_TEST(ids_are_never_used_again)
 {
   uint64_t last = 0;
   for (int i = 0; i < 100; i++) {
-    kvf_conn *conn = kvf_conns_add(&conns);
+    conn = kvf_conns_add(&conns);
     assert_non_null(conn);
     assert_true(conn->id > last);
     last = conn->id;
@@ -39,7 +39,6 @@ CONNS_TEST(frames_wait_in_order)
 {
   uint8_t *body = NULL;
   kvf_frame_header header;
-  kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
   memset(body, 1, 3);
   assert_null(kvf_conns_next_output(&conns)); /* not ended yet */
@@ -66,7 +65,6 @@ CONNS_TEST(what_is_not_ended_does_not_count)
 {
   static const uint8_t ping[] = {'a', 'b'};
   uint8_t *body = NULL;
-  kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
   assert_int_equal(conn->outbox_bytes, 0);
   assert_int_equal(kvf_conn_frame_begin(conn, 100, &body), KVF_OK);
@@ -99,7 +97,6 @@ CONNS_TEST(connections_take_turns)
 CONNS_TEST(hanging_up_keeps_what_is_to_be_sent)
 {
   uint8_t *body;
-  kvf_conn *conn = kvf_conns_add(&conns);
   uint64_t id = conn->id;
   int owner;
   conn->session = (kvf_session *)(void *)&owner;
@@ -119,7 +116,6 @@ CONNS_TEST(hanging_up_keeps_what_is_to_be_sent)
 
 CONNS_TEST(hanging_up_needs_nothing_to_be_sent)
 {
-  kvf_conn *conn = kvf_conns_add(&conns);
   kvf_conns_hang_up(conn);
   assert_ptr_equal(kvf_conns_next_output(&conns), conn);
   assert_int_equal(conn->outbox_bytes, 0);
@@ -142,7 +138,6 @@ CONNS_TEST(refuses_past_its_limit)
   uint8_t *body = NULL;
   uint8_t *none = NULL;
   size_t frames = 0;
-  kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, KVF_OUTBOX_BYTES_MAX - KVF_FRAME_HEADER_BYTES + 1, &none), KVF_LIMIT);
   while (kvf_conn_frame_begin(conn, KVF_FRAME_BODY_BYTES_MAX, &body) == KVF_OK) {
     kvf_conn_frame_end(conn, KVF_FRAME_PONG, KVF_FRAME_BODY_BYTES_MAX);
@@ -163,7 +158,6 @@ CONNS_TEST(refuses_past_its_limit)
 CONNS_TEST(large_buffers_are_given_back)
 {
   uint8_t *body;
-  kvf_conn *conn = kvf_conns_add(&conns);
   assert_int_equal(kvf_conn_frame_begin(conn, 10, &body), KVF_OK);
   kvf_conn_frame_end(conn, KVF_FRAME_PING, 10);
   const uint8_t *kept = conn->outbox;

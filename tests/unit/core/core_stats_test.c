@@ -5,10 +5,9 @@
 
 static kvf_stat stats[KVF_STATS_MAX];
 
-static int open_one(__attribute__((unused)) void **state)
+static void open_one(void)
 {
   cluster_open("hold=reads");
-  return 0;
 }
 
 #define ONE_TEST(name) TEST_WITH(name, open_one, cluster_close)

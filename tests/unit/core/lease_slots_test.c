@@ -10,10 +10,9 @@ static const uint8_t secret[KVF_LEASE_TOKEN_BYTES] = "0123456789abcdef";
 static kvf_lease_slots slots;
 static kvf_lease lease;
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_lease_slots_free(&slots);
-  return 0;
 }
 
 #define SLOTS_TEST(name) TEST_WITH(name, NULL, tear_down)

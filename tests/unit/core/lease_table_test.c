@@ -1,6 +1,8 @@
 /* The lease table with the fence table that it stores into: each call, and all of them against a model. */
 #include "core/lease_table.h"
 
+#include <inttypes.h>
+
 #include "base/prng.h"
 #include "test.h"
 
@@ -60,34 +62,12 @@ static void world_live(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t 
   world_store_all(w);
 }
 
-static kvf_lease_state world_renew(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
-{
-  const kvf_lease lease = lease_of(slot, id);
-  const kvf_consumer_key key = key_of(name);
-  return kvf_lease_table_on_consumer(&w->table, now_ns, &lease, &key, KVF_FINISH_NONE);
-}
-
-static kvf_lease_state world_finish(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name,
-                                    kvf_finish_kind kind)
+static kvf_lease_state world_message(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name,
+                                     kvf_finish_kind kind)
 {
   const kvf_lease lease = lease_of(slot, id);
   const kvf_consumer_key key = key_of(name);
   return kvf_lease_table_on_consumer(&w->table, now_ns, &lease, &key, kind);
-}
-
-static kvf_lease_state world_complete(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
-{
-  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_COMPLETED);
-}
-
-static kvf_lease_state world_abort(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
-{
-  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_ABORTED);
-}
-
-static kvf_lease_state world_detach(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id, char name)
-{
-  return world_finish(w, now_ns, slot, id, name, KVF_FINISH_DETACHED);
 }
 
 static kvf_status world_end(lease_world *w, uint64_t now_ns, uint32_t slot, uint64_t id)
@@ -120,7 +100,6 @@ static void world_expect_ended(lease_world *w, uint32_t slot, uint64_t id, kvf_l
 }
 
 #define LIVE KVF_LEASE_STATE_LIVE
-#define NOT_PUBLISHED KVF_LEASE_STATE_NOT_PUBLISHED
 #define OVER KVF_LEASE_STATE_ENDED
 #define UNKNOWN KVF_LEASE_STATE_UNKNOWN
 
@@ -148,27 +127,28 @@ static void stored(uint32_t slot)
   kvf_lease_table_stored(&w->table, slot, w->fence[slot].word);
 }
 
-static int set_up(void **state)
+static void set_up(void)
 {
-  (void)state;
   world_init(w, 0);
-  return 0;
 }
 
-static int tear_down(void **state)
+static const char *taken; /* the step of follow() that is taken now, if any */
+
+static void tear_down(void)
 {
-  (void)state;
+  if (taken != NULL) {
+    print_message("at: %s\n", taken);
+    taken = NULL;
+  }
   kvf_lease_table_free(&w->table);
-  return 0;
 }
 
 #define LEASE_TEST(name) TEST_WITH(name, set_up, tear_down)
 
-static int set_up_live(void **state)
+static void set_up_live(void)
 {
-  (void)set_up(state);
+  set_up();
   world_live(w, 0, 0, 3);
-  return 0;
 }
 
 /* Begins with lease 3 live in slot 0. */
@@ -180,110 +160,186 @@ static kvf_status authorize(uint64_t now_ns, uint32_t slot, uint64_t id)
   return kvf_lease_table_authorize(&w->table, now_ns, &lease, NULL, 0);
 }
 
+static void complete(uint32_t slot, uint64_t id)
+{
+  const kvf_lease lease = lease_of(slot, id);
+  kvf_lease_table_complete(&w->table, &lease);
+}
+
+/* ---- what happens to a lease, as text ---- */
+
+typedef struct moment {
+  uint64_t now_ns;
+  uint64_t id;
+  uint32_t slot;
+} moment;
+
+static int place_of(const char *word, const char *const *words, int count)
+{
+  int place = 0;
+  while (place < count && strcmp(word, words[place]) != 0) {
+    place++;
+  }
+  assert_true(place < count);
+  return place;
+}
+
+static void store(const moment *at, const char *which)
+{
+  if (strcmp(which, "all") == 0) {
+    world_store_all(w);
+  } else if (strcmp(which, "none") == 0) {
+    expect_no_store();
+  } else if (strcmp(which, "live") == 0) {
+    expect_store(at->slot, kvf_fence_word_live(at->id));
+  } else {
+    assert_string_equal(which, "ended");
+    expect_store(at->slot, kvf_fence_word_ended(at->id));
+  }
+}
+
+static void expect_back(const moment *at, const char *why)
+{
+  static const char *const causes[] = {"none", "completed", "abandoned", "expired", "revoked"};
+  const int cause = place_of(why, causes, 5);
+  if (cause == 0) {
+    world_expect_none_ended(w);
+  } else {
+    world_expect_ended(w, at->slot, at->id, (kvf_lease_end_cause)cause);
+  }
+}
+
+/* The name of what the table answers. */
+static const char *call_table(const moment *at, const char *verb, const char *what)
+{
+  if (strcmp(verb, "publishes") == 0) {
+    return kvf_status_name(world_publish(w, at->now_ns, at->slot, at->id));
+  }
+  if (strcmp(verb, "reads") == 0) {
+    return kvf_status_name(authorize(at->now_ns, at->slot, at->id));
+  }
+  if (strcmp(verb, "ends") == 0) {
+    return kvf_status_name(world_end(w, at->now_ns, at->slot, at->id));
+  }
+  if (strcmp(verb, "lives") == 0) {
+    world_live(w, at->now_ns, at->slot, at->id);
+  } else if (strcmp(verb, "ticks") == 0) {
+    kvf_lease_table_tick(&w->table, at->now_ns, 1000);
+  } else if (strcmp(verb, "fills") == 0) {
+    complete(at->slot, at->id);
+  } else if (strcmp(verb, "stored") == 0) {
+    stored(at->slot);
+  } else if (strcmp(verb, "stores") == 0) {
+    store(at, what);
+  } else {
+    assert_string_equal(verb, "back");
+    expect_back(at, what);
+  }
+  return "ok";
+}
+
+static const char *tell_table(const moment *at, char consumer, const char *verb)
+{
+  static const char *const kinds[] = {"renews", "completes", "aborts", "detaches"};
+  static const char *const states[] = {"", "live", "not_published", "ended", "unknown", "crowded"};
+  const kvf_finish_kind kind = (kvf_finish_kind)place_of(verb, kinds, 4);
+  return states[world_message(w, at->now_ns, at->slot, at->id, consumer, kind)];
+}
+
+static void take_step(const char *text, moment *at)
+{
+  const char *answer = strchr(text, ':');
+  char verb[16] = "";
+  char what[16] = "";
+  unsigned ms;
+  int used = 0;
+  if (sscanf(text, " @%u%n", &ms, &used) == 1) {
+    at->now_ns = MS(ms);
+    text += used;
+  }
+  if (sscanf(text, " %u/%" SCNu64 "%n", &at->slot, &at->id, &used) == 2) {
+    text += used;
+  }
+  assert_true(sscanf(text, " %15[a-z] %15[a-z]", verb, what) >= 1);
+  if (verb[1] == '\0') {
+    assert_string_equal(tell_table(at, verb[0], what), answer != NULL ? answer + 2 : "live");
+  } else {
+    assert_string_equal(call_table(at, verb, what), answer != NULL ? answer + 2 : "ok");
+  }
+}
+
+/* Steps with commas between them. "@MS" is the time from there on (0), "SLOT/ID" the lease (0/3). "x renews": so does
+ * that consumer. "lives": it is published, and all is stored. "fills": its bytes are complete. "stores live": that word
+ * is taken to be stored; "stored": it is. "back revoked": as world_expect_ended() has it. Behind ": " is what the table
+ * answers; else that is "live" to a consumer and "ok" to all others. */
+static void follow(const char *steps)
+{
+  static char text[128];
+  char *rest = NULL;
+  moment at = {.id = 3};
+  assert_true(snprintf(text, sizeof(text), "%s", steps) < (int)sizeof(text));
+  for (taken = strtok_r(text, ",", &rest); taken != NULL; taken = strtok_r(NULL, ",", &rest)) {
+    take_step(taken, &at);
+  }
+}
+
 /* ---- life ---- */
 
 LEASE_TEST(published_then_live_then_completed)
 {
-  assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
-  assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  expect_store(1, kvf_fence_word_live(7));
+  follow("1/7 a renews: not_published, reads: not_published, publishes, a renews: not_published");
+  follow("1/7 reads: not_published, stores live");
   assert_int_equal(w->fence[1].digest, 1007);
-  expect_no_store();
-  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  stored(1);
-  assert_int_equal(authorize(0, 1, 7), KVF_OK);
-  assert_int_equal(world_renew(w, 0, 1, 7, 'a'), LIVE);
+  follow("stores none, 1/7 reads: not_published, stored, reads, a renews");
   assert_int_equal(w->table.live, 1);
-  assert_int_equal(world_complete(w, 1, 1, 7, 'a'), OVER);
-  assert_int_equal(authorize(1, 1, 7), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
+  follow("@1 1/7 a completes: ended, reads: lease_expired, a renews: ended");
   assert_int_equal(w->table.live, 0);
   assert_int_equal(w->table.unreleased, 1);
-  world_expect_ended(w, 1, 7, KVF_LEASE_END_COMPLETED);
+  follow("1/7 back completed, @1 a renews: ended");
   assert_int_equal(w->table.unreleased, 0);
-  assert_int_equal(world_renew(w, 1, 1, 7, 'a'), OVER);
   assert_int_equal(kvf_wheel_next_deadline(&w->table.wheel), KVF_TIME_NEVER);
 }
 
 LIVE_TEST(given_back_only_after_over_is_stored)
 {
-  assert_int_equal(world_end(w, 1, 0, 3), KVF_OK);
-  world_expect_none_ended(w);
-  expect_store(0, kvf_fence_word_ended(3));
-  world_expect_none_ended(w);
-  stored(0);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("@1 ends, back none, stores ended, back none, stored, back revoked");
 }
 
 LEASE_TEST(ended_before_live_is_stored)
 {
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  expect_store(0, kvf_fence_word_ended(3));
-  expect_no_store();
-  stored(0);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("publishes, ends, stores ended, stores none, stored, back revoked");
 }
 
 /* Over must not overtake live on its way to the fence table. */
 LEASE_TEST(ended_while_live_is_being_stored)
 {
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
-  expect_store(0, kvf_fence_word_live(3));
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  expect_no_store();
-  stored(0);
-  assert_int_equal(authorize(0, 0, 3), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("publishes, stores live, ends, stores none, stored, reads: lease_expired, a renews: ended, back revoked");
 }
 
 LEASE_TEST(ids_of_a_slot)
 {
-  world_live(w, 0, 2, 50);
-  assert_int_equal(world_renew(w, 0, 2, 49, 'a'), OVER);
-  assert_int_equal(authorize(0, 2, 49), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_renew(w, 0, 2, 51, 'a'), NOT_PUBLISHED);
-  assert_int_equal(authorize(0, 2, 51), KVF_NOT_PUBLISHED);
-  assert_int_equal(world_publish(w, 0, 2, 50), KVF_EXISTS);
-  assert_int_equal(world_publish(w, 0, 2, 49), KVF_EXISTS);
-  assert_int_equal(world_publish(w, 0, 2, 51), KVF_EXISTS); /* 50 has not been given back */
-  assert_int_equal(world_end(w, 0, 2, 50), KVF_OK);
-  assert_int_equal(world_publish(w, 0, 2, 51), KVF_EXISTS);
-  world_store_all(w);
-  assert_int_equal(world_publish(w, 0, 2, 51), KVF_EXISTS);
-  world_expect_ended(w, 2, 50, KVF_LEASE_END_REVOKED);
-  assert_int_equal(world_publish(w, 0, 2, 50), KVF_EXISTS);
-  world_live(w, 0, 2, 51);
-  assert_int_equal(world_renew(w, 0, 2, 50, 'a'), OVER);
-  assert_int_equal(world_renew(w, 0, 2, 51, 'a'), LIVE);
+  follow("2/50 lives, 2/49 a renews: ended, reads: lease_expired, 2/51 a renews: not_published");
+  follow("2/51 reads: not_published, 2/50 publishes: exists, 2/49 publishes: exists");
+  follow("2/51 publishes: exists"); /* 50 has not been given back */
+  follow("2/50 ends, 2/51 publishes: exists, stores all, publishes: exists, 2/50 back revoked, publishes: exists");
+  follow("2/51 lives, 2/50 a renews: ended, 2/51 a renews");
 }
 
 LEASE_TEST(out_of_range)
 {
-  assert_int_equal(world_publish(w, 0, WORLD_SLOTS, 1), KVF_INVALID);
+  follow("4/1 publishes: invalid, a renews: unknown, a completes: unknown, reads: lease_unknown, ends: not_found");
+  follow("4294967295/1 a renews: unknown, 0/18446744073709551615 a renews: unknown, reads: lease_unknown");
+  follow("0/18446744073709551615 ends: not_found");
   assert_int_equal(world_publish(w, 0, 0, KVF_LEASE_ID_MAX), KVF_INVALID);
-  assert_int_equal(world_renew(w, 0, WORLD_SLOTS, 1, 'a'), UNKNOWN);
-  assert_int_equal(world_renew(w, 0, UINT32_MAX, 1, 'a'), UNKNOWN);
-  assert_int_equal(world_renew(w, 0, 0, KVF_LEASE_ID_MAX, 'a'), UNKNOWN);
-  assert_int_equal(world_renew(w, 0, 0, UINT64_MAX, 'a'), UNKNOWN);
-  assert_int_equal(world_complete(w, 0, WORLD_SLOTS, 1, 'a'), UNKNOWN);
-  assert_int_equal(authorize(0, WORLD_SLOTS, 1), KVF_LEASE_UNKNOWN);
-  assert_int_equal(authorize(0, 0, UINT64_MAX), KVF_LEASE_UNKNOWN);
-  assert_int_equal(world_end(w, 0, WORLD_SLOTS, 1), KVF_NOT_FOUND);
-  assert_int_equal(world_end(w, 0, 0, UINT64_MAX), KVF_NOT_FOUND);
+  assert_int_equal(world_message(w, 0, 0, KVF_LEASE_ID_MAX, 'a', KVF_FINISH_NONE), UNKNOWN);
   world_live(w, 0, 0, KVF_LEASE_ID_MAX - 1);
   assert_int_equal(world_end(w, 0, 0, KVF_LEASE_ID_MAX - 1), KVF_OK);
   world_expect_ended(w, 0, KVF_LEASE_ID_MAX - 1, KVF_LEASE_END_REVOKED);
 }
 
-LEASE_TEST(wrong_token_is_unknown)
+LIVE_TEST(wrong_token_is_unknown)
 {
   const kvf_consumer_key key = key_of('a');
-  world_live(w, 0, 0, 3);
   kvf_lease lease = lease_of(0, 3);
   lease.token[15] ^= 1;
   assert_int_equal(kvf_lease_table_on_consumer(&w->table, 50, &lease, &key, KVF_FINISH_NONE), UNKNOWN);
@@ -291,7 +347,7 @@ LEASE_TEST(wrong_token_is_unknown)
   assert_int_equal(kvf_lease_table_on_consumer(&w->table, 50, &lease, &key, KVF_FINISH_ABORTED), UNKNOWN);
   assert_int_equal(kvf_lease_table_authorize(&w->table, 50, &lease, NULL, 0), KVF_LEASE_UNKNOWN);
   assert_int_equal(w->table.live, 1);
-  assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER); /* nothing has lengthened it */
+  follow("@100 a renews: ended"); /* nothing has lengthened it */
   assert_int_equal(kvf_lease_table_on_consumer(&w->table, MS(100), &lease, &key, KVF_FINISH_NONE), UNKNOWN);
 }
 
@@ -299,69 +355,40 @@ LEASE_TEST(wrong_token_is_unknown)
 
 LIVE_TEST(end_counts_once)
 {
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  assert_int_equal(world_end(w, 0, 0, 2), KVF_NOT_FOUND);
-  world_store_all(w);
-  world_expect_none_ended(w);
+  follow("ends, ends: not_found, back revoked, ends: not_found, 0/2 ends: not_found, stores all, back none");
 }
 
 LEASE_TEST(end_of_unpublished_is_remembered)
 {
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_EXISTS);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
-  world_store_all(w);
+  follow("ends: not_found, publishes: exists, a renews: ended, stores all");
   assert_int_equal(w->fence[0].word, kvf_fence_word_ended(3)); /* readers need not wait for it */
-  world_expect_none_ended(w);
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_EXISTS);
-  world_live(w, 0, 0, 4);
-  assert_int_equal(world_renew(w, 0, 0, 4, 'a'), LIVE);
+  follow("back none, publishes: exists, 0/4 lives, a renews");
   assert_int_equal(w->fence[0].word, kvf_fence_word_live(4));
 }
 
 LEASE_TEST(publish_while_an_unpublished_end_is_being_stored)
 {
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  expect_store(0, kvf_fence_word_ended(3));
-  assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  expect_no_store();
-  stored(0);
-  assert_int_equal(authorize(0, 0, 4), KVF_NOT_PUBLISHED);
-  world_store_all(w);
-  assert_int_equal(authorize(0, 0, 4), KVF_OK);
+  follow("ends: not_found, stores ended, 0/4 publishes, stores none, stored, reads: not_published, stores all");
+  follow("0/4 reads");
 }
 
 LIVE_TEST(end_of_a_later_id_ends_the_slots_lease)
 {
-  assert_int_equal(world_end(w, 0, 0, 5), KVF_NOT_FOUND);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), OVER);
-  assert_int_equal(world_renew(w, 0, 0, 5, 'a'), OVER);
-  assert_int_equal(world_renew(w, 0, 0, 6, 'a'), NOT_PUBLISHED);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("0/5 ends: not_found, 0/3 a renews: ended, 0/5 a renews: ended, 0/6 a renews: not_published");
+  follow("back revoked");
   assert_int_equal(w->fence[0].word, kvf_fence_word_ended(5));
   world_live(w, 0, 0, 6);
 }
 
 LEASE_TEST(end_of_a_later_id_while_the_slots_lease_waits)
 {
-  kvf_event ended;
-  world_live(w, 0, 0, 3);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  world_store_all(w);
-  assert_int_equal(world_end(w, 0, 0, 5), KVF_NOT_FOUND);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  assert_false(kvf_lease_table_next_ended(&w->table, &ended));
+  follow("lives, ends, stores all, 0/5 ends: not_found, 0/3 back revoked, back none");
 }
 
 LEASE_TEST(end_all)
 {
   kvf_event ended;
-  world_live(w, 0, 0, 3);
-  world_live(w, MS(90), 3, 4);
-  assert_int_equal(world_publish(w, MS(90), 2, 5), KVF_OK);
+  follow("lives, @90 3/4 lives, 2/5 publishes");
   kvf_lease_table_end_all(&w->table, MS(100));
   assert_int_equal(w->table.live, 0);
   world_store_all(w);
@@ -380,11 +407,9 @@ LEASE_TEST(end_all)
 LIVE_TEST(expires_at_its_ttl)
 {
   assert_true(kvf_wheel_next_deadline(&w->table.wheel) <= MS(100));
-  kvf_lease_table_tick(&w->table, MS(99), 1000);
-  assert_int_equal(authorize(MS(99), 0, 3), KVF_OK);
+  follow("@99 ticks, reads");
   assert_int_equal(kvf_wheel_next_deadline(&w->table.wheel), MS(100));
-  kvf_lease_table_tick(&w->table, MS(100), 1000);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+  follow("@100 ticks, back expired");
   assert_int_equal(w->table.counters.ended[KVF_LEASE_END_EXPIRED], 1);
   assert_int_equal(kvf_wheel_next_deadline(&w->table.wheel), KVF_TIME_NEVER);
 }
@@ -392,48 +417,27 @@ LIVE_TEST(expires_at_its_ttl)
 /* At its deadline a lease is over for every call, although no tick has come. */
 LEASE_TEST(over_without_a_tick)
 {
-  for (uint32_t slot = 0; slot < 4; slot++) {
-    world_live(w, 0, slot, 3);
-  }
+  follow("lives, 1/3 lives, 2/3 lives, 3/3 lives");
   assert_int_equal(authorize(MS(100) - 1, 0, 3), KVF_OK);
-  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_renew(w, MS(100), 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
-  assert_int_equal(world_complete(w, MS(100), 1, 3, 'a'), OVER);
-  world_expect_ended(w, 1, 3, KVF_LEASE_END_EXPIRED);
-  assert_int_equal(world_end(w, MS(100), 2, 3), KVF_NOT_FOUND);
-  world_expect_ended(w, 2, 3, KVF_LEASE_END_EXPIRED);
-  assert_int_equal(world_abort(w, MS(100), 3, 3, 'a'), OVER);
-  world_expect_ended(w, 3, 3, KVF_LEASE_END_EXPIRED);
+  follow("@100 reads: lease_expired, a renews: ended, back expired, 1/3 a completes: ended, back expired");
+  follow("@100 2/3 ends: not_found, back expired, 3/3 a aborts: ended, back expired");
 }
 
 LIVE_TEST(renewal_lengthens)
 {
-  assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
-  kvf_lease_table_tick(&w->table, MS(100), 1000);
-  kvf_lease_table_tick(&w->table, MS(198), 1000);
-  assert_int_equal(authorize(MS(198), 0, 3), KVF_OK);
+  follow("@99 a renews, @100 ticks, @198 ticks, reads");
   assert_int_equal(kvf_wheel_next_deadline(&w->table.wheel), MS(199));
-  kvf_lease_table_tick(&w->table, MS(199), 1000);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+  follow("@199 ticks, back expired");
 }
 
 LEASE_TEST(renewal_before_live_is_stored_counts)
 {
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
-  assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), NOT_PUBLISHED);
-  world_store_all(w);
-  assert_int_equal(authorize(MS(149), 0, 3), KVF_OK);
-  assert_int_equal(authorize(MS(150), 0, 3), KVF_LEASE_EXPIRED);
+  follow("publishes, @50 a renews: not_published, stores all, @149 reads, @150 reads: lease_expired");
 }
 
 LIVE_TEST(longest_life)
 {
-  assert_int_equal(world_renew(w, MS(99), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(198), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(249), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(250), 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+  follow("@99 a renews, @198 a renews, @249 a renews, @250 a renews: ended, back expired");
 }
 
 TEST(ttl_above_longest_life)
@@ -450,12 +454,7 @@ TEST(ttl_above_longest_life)
 
 LIVE_TEST(finished_consumer_does_not_lengthen)
 {
-  assert_int_equal(world_renew(w, MS(50), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(60), 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, MS(70), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(80), 0, 3, 'a'), LIVE);
-  assert_int_equal(authorize(MS(159), 0, 3), KVF_OK);
-  assert_int_equal(authorize(MS(160), 0, 3), KVF_LEASE_EXPIRED);
+  follow("@50 a renews, @60 b renews, @70 a completes, @80 a renews, @159 reads, @160 reads: lease_expired");
 }
 
 static char said[KVF_LOG_LINE_BYTES_MAX];
@@ -479,36 +478,20 @@ static void listen_to_table(void)
   w->table.context = &context;
 }
 
-static void expire(uint64_t now_ms, uint32_t slot, uint64_t id)
-{
-  kvf_lease_table_tick(&w->table, MS(now_ms), 100);
-  world_expect_ended(w, slot, id, KVF_LEASE_END_EXPIRED);
-}
-
 LEASE_TEST(lease_that_nobody_has_loaded_says_why)
 {
   listen_to_table();
-  world_live(w, 0, 0, 1);
-  expire(WORLD_TTL_MS, 0, 1);
+  follow("0/1 lives, @100 ticks, back expired");
   assert_said("1 lease 1 has ended unread: no engine has come with its ticket within lease_ttl_ms");
-  world_live(w, MS(1000), 1, 2);
-  (void)world_renew(w, MS(1000), 1, 2, 'a');
-  expire(1000 + WORLD_TTL_MS, 1, 2);
+  follow("@1000 1/2 lives, a renews, @1100 ticks, back expired");
   assert_said("1 lease 2 has ended unread: the engine that came for it has not renewed it within lease_ttl_ms");
-  world_live(w, MS(2000), 2, 3);
-  for (uint64_t at_ms = 2000; at_ms < 2000 + WORLD_MAX_MS; at_ms += WORLD_TTL_MS / 2) {
-    (void)world_renew(w, MS(at_ms), 2, 3, 'a');
-  }
-  expire(2000 + WORLD_MAX_MS, 2, 3);
+  follow("@2000 2/3 lives, a renews, @2080 a renews, @2160 a renews, @2240 a renews, @2250 ticks, back expired");
   assert_said("1 lease 3 has ended unread: it is as old as lease_max_ms");
-  world_live(w, MS(3000), 3, 4);
-  (void)world_abort(w, MS(3000), 3, 4, 'a');
+  follow("@3000 3/4 lives, a aborts: ended");
   assert_said("2 lease 4 has ended unread: the engine that came for it has given it up, as its log says");
-  world_live(w, MS(4000), 0, 5);
-  assert_int_equal(world_end(w, MS(4000), 0, 5), KVF_OK);
+  follow("@4000 0/5 lives, ends");
   assert_said("2 lease 5 has ended unread: this engine has taken its blocks back");
-  world_live(w, MS(5000), 1, 6);
-  assert_int_equal(world_end(w, MS(5000), 1, 7), KVF_NOT_FOUND); /* a later one of its slot */
+  follow("@5000 1/6 lives, 1/7 ends: not_found"); /* a later one of its slot */
   assert_said("2 lease 6 has ended unread: this engine has taken its blocks back");
 }
 
@@ -518,12 +501,9 @@ LEASE_TEST(lease_that_is_loaded_ends_in_silence)
   kvf_config of_rank = *w->table.config;
   w->table.config = &of_rank;
   listen_to_table();
-  world_live(w, 0, 0, 1);
-  (void)world_complete(w, 0, 0, 1, 'a');
-  world_expect_ended(w, 0, 1, KVF_LEASE_END_COMPLETED);
+  follow("0/1 lives, a completes: ended, back completed");
   of_rank.rank = 1;
-  world_live(w, 0, 0, 2);
-  expire(WORLD_TTL_MS, 0, 2);
+  follow("0/2 lives, @100 ticks, back expired");
   assert_said("");
   of_rank.rank = 0;
   for (uint64_t id = 3; id < 13; id++) {
@@ -574,92 +554,66 @@ LEASE_TEST(time_near_its_end)
   world_init(w, now_ns);
   world_live(w, now_ns, 0, 3);
   assert_int_equal(authorize(now_ns + MS(99), 0, 3), KVF_OK);
-  assert_int_equal(world_renew(w, now_ns + MS(99), 0, 3, 'a'), LIVE); /* from here its deadline is never */
+  assert_int_equal(world_message(w, now_ns + MS(99), 0, 3, 'a', KVF_FINISH_NONE),
+                   LIVE); /* from here its deadline is never */
   kvf_lease_table_tick(&w->table, UINT64_MAX - 1, 1000);
   assert_int_equal(authorize(UINT64_MAX - 1, 0, 3), KVF_OK);
   assert_int_equal(world_end(w, UINT64_MAX - 1, 0, 3), KVF_OK);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("back revoked");
 }
 
 /* ---- consumers ---- */
 
 LIVE_TEST(last_abort_abandons)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+  follow("a renews, b renews, a aborts, a aborts, b aborts: ended, back abandoned");
 }
 
 LIVE_TEST(abort_without_a_renewal)
 {
-  assert_int_equal(world_abort(w, 0, 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+  follow("a aborts: ended, back abandoned");
 }
 
 LIVE_TEST(untaken_until_its_first_consumer)
 {
   world_live(w, 0, 1, 7);
   assert_int_equal(w->table.untaken, 2);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
+  follow("a renews, b renews");
   assert_int_equal(w->table.untaken, 1);
-  assert_int_equal(world_detach(w, 0, 0, 3, 'a'), LIVE);
+  follow("a detaches");
   assert_int_equal(w->table.untaken, 1);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
+  follow("ends");
   assert_int_equal(w->table.untaken, 1);
-  assert_int_equal(world_end(w, 0, 1, 7), KVF_OK);
+  follow("1/7 ends");
   assert_int_equal(w->table.untaken, 0);
 }
 
 /* Whoever gives up for reasons of its own leaves the lease to another, as long as it lasts. */
 LIVE_TEST(detached_leaves_the_lease_to_others)
 {
-  assert_int_equal(world_renew(w, MS(40), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_detach(w, MS(50), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_detach(w, MS(60), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(60), 0, 3, 'a'), LIVE); /* late: neither attaches it nor lengthens */
-  assert_int_equal(world_renew(w, MS(70), 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, MS(80), 0, 3, 'b'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("@40 a renews, @50 a detaches, @60 a detaches, a renews"); /* late: neither attaches it nor lengthens */
+  follow("@70 b renews, @80 b completes: ended, back completed");
 }
 
 LIVE_TEST(detached_runs_out)
 {
-  assert_int_equal(world_renew(w, MS(40), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_detach(w, MS(50), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, MS(50), 0, 3, 'a'), LIVE); /* it stays as it has finished */
-  kvf_lease_table_tick(&w->table, MS(139), 1000);
-  assert_int_equal(authorize(MS(139), 0, 3), KVF_OK);
-  kvf_lease_table_tick(&w->table, MS(140), 1000);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+  follow("@40 a renews, @50 a detaches, a aborts"); /* it stays as it has finished */
+  follow("@139 ticks, reads, @140 ticks, back expired");
 }
 
 /* In whatever order: an end that somebody wanted while another was attached comes when that one detaches. */
 LIVE_TEST(detached_last_ends_what_others_have_finished)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_detach(w, 0, 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
-  world_live(w, 0, 0, 4);
-  assert_int_equal(world_detach(w, 0, 0, 4, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 4, 'b'), OVER);
-  world_expect_ended(w, 0, 4, KVF_LEASE_END_ABANDONED);
+  follow("a renews, b completes, a detaches: ended, back completed, 0/4 lives, a detaches, b aborts: ended");
+  follow("0/4 back abandoned");
 }
 
 /* ---- leases that linger ---- */
 
-#define LINGER_MS 20
-
 static void let_linger(void)
 {
-  static const kvf_config config = {.lease_slots = WORLD_SLOTS,
-                                    .lease_ttl_ms = WORLD_TTL_MS,
-                                    .lease_max_ms = WORLD_MAX_MS,
-                                    .lease_linger_ms = LINGER_MS};
+  static const kvf_config config = {
+      .lease_slots = WORLD_SLOTS, .lease_ttl_ms = WORLD_TTL_MS, .lease_max_ms = WORLD_MAX_MS, .lease_linger_ms = 20};
   w->table.config = &config;
 }
 
@@ -667,117 +621,85 @@ static void let_linger(void)
 LIVE_TEST(completed_lease_lingers_for_another_engine)
 {
   let_linger();
-  assert_int_equal(world_renew(w, MS(1), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_complete(w, MS(2), 0, 3, 'a'), LIVE);
-  kvf_lease_table_tick(&w->table, MS(1 + LINGER_MS), 1000);
-  assert_int_equal(authorize(MS(1 + LINGER_MS), 0, 3), KVF_OK);
-  kvf_lease_table_tick(&w->table, MS(2 + LINGER_MS), 1000);
-  assert_int_equal(authorize(MS(2 + LINGER_MS), 0, 3), KVF_LEASE_EXPIRED);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("@1 a renews, @2 a completes, @21 ticks, reads, @22 ticks, reads: lease_expired, back completed");
 }
 
 /* One that comes while it lingers has a whole TTL; the time is that of the first completion, and it is over by then. */
 LIVE_TEST(engine_that_comes_while_it_lingers_attaches)
 {
   let_linger();
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(LINGER_MS - 1), 0, 3, 'a'), LIVE); /* a late one: it has finished */
-  assert_int_equal(world_renew(w, MS(LINGER_MS - 1), 0, 3, 'b'), LIVE);
-  kvf_lease_table_tick(&w->table, MS(LINGER_MS + 1), 1000);
-  assert_int_equal(authorize(MS(LINGER_MS + 1), 0, 3), KVF_OK);
+  follow("a completes, @19 a renews"); /* a late one: it has finished */
+  follow("@19 b renews, @21 ticks, reads");
   kvf_lease_table_end_lingering(&w->table); /* it does not linger now */
-  assert_int_equal(world_detach(w, MS(LINGER_MS + 2), 0, 3, 'b'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("@22 b detaches: ended, back completed");
 }
 
 LIVE_TEST(engine_that_goes_while_it_lingers_changes_nothing)
 {
   let_linger();
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(5), 0, 3, 'b'), LIVE);
-  assert_int_equal(world_abort(w, MS(10), 0, 3, 'b'), LIVE);
-  kvf_lease_table_tick(&w->table, MS(LINGER_MS), 1000);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("a completes, @5 b renews, @10 b aborts, @20 ticks, back completed");
 }
 
 /* Nobody has wanted what was aborted. */
 LIVE_TEST(aborted_lease_does_not_linger)
 {
   let_linger();
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, MS(1), 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+  follow("a renews, @1 a aborts: ended, back abandoned");
 }
 
 LIVE_TEST(lingering_leases_make_room)
 {
   let_linger();
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  world_live(w, 0, 1, 3);
+  follow("a completes, 1/3 lives");
   kvf_lease_table_end_lingering(&w->table);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("back completed");
   assert_int_equal(w->table.live, 1);
 }
 
 LIVE_TEST(revoked_while_it_lingers)
 {
   let_linger();
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
+  follow("a completes");
   kvf_lease_table_end_all(&w->table, MS(1));
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
+  follow("back revoked");
   kvf_lease_table_end_lingering(&w->table);
 }
 
 LIVE_TEST(detached_consumers_make_room)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'z'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'y'), LIVE);
+  follow("z renews, y aborts");
   w->table.consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT;
   for (int name = 'a'; name < 'a' + 3 * KVF_LEASE_CONSUMERS_IN_SLOT; name++) {
-    assert_int_equal(world_renew(w, 0, 0, 3, (char)name), LIVE);
-    assert_int_equal(world_detach(w, 0, 0, 3, (char)name), LIVE);
+    assert_int_equal(world_message(w, 0, 0, 3, (char)name, KVF_FINISH_NONE), LIVE);
+    assert_int_equal(world_message(w, 0, 0, 3, (char)name, KVF_FINISH_DETACHED), LIVE);
   }
-  assert_int_equal(world_detach(w, 0, 0, 3, 'z'), OVER); /* the one that aborted is not forgotten for those */
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_ABANDONED);
+  follow("z detaches: ended"); /* the one that aborted is not forgotten for those */
+  follow("back abandoned");
 }
 
 LIVE_TEST(acknowledgement_waits_for_others_and_counts_once)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("a renews, b renews, a completes, a completes, b aborts: ended, back completed");
 }
 
 LIVE_TEST(finished_is_final)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(60), 0, 3, 'a'), LIVE); /* late: lengthens nothing */
-  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'b'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("b renews, a completes, @60 a renews"); /* late: lengthens nothing */
+  follow("@100 reads: lease_expired, @60 a aborts, b aborts: ended, back completed");
 }
 
 LIVE_TEST(abort_by_one_that_never_attached)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE); /* delayed: it does not attach */
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("a renews, b aborts, b renews"); /* delayed: it does not attach */
+  follow("a completes: ended, back completed");
 }
 
-LEASE_TEST(consumers_differ_in_every_part_of_their_key)
+LIVE_TEST(consumers_differ_in_every_part_of_their_key)
 {
   const kvf_lease lease = lease_of(0, 3);
   kvf_consumer_key keys[3] = {key_of('a'), key_of('a'), key_of('a')};
   keys[1].request_id++;
   keys[2].incarnation.bytes[KVF_INCARNATION_BYTES - 1] = 1;
-  world_live(w, 0, 0, 3);
   for (int i = 0; i < 3; i++) {
     assert_int_equal(kvf_lease_table_on_consumer(&w->table, 0, &lease, &keys[i], KVF_FINISH_NONE), LIVE);
   }
@@ -791,106 +713,79 @@ LIVE_TEST(all_that_are_attached_are_remembered)
 {
   for (int round = 0; round < 2; round++) {
     for (int i = 0; i < KVF_LEASE_CONSUMERS_MAX; i++) {
-      assert_int_equal(world_renew(w, MS(60), 0, 3, (char)i), LIVE);
+      assert_int_equal(world_message(w, MS(60), 0, 3, (char)i, KVF_FINISH_NONE), LIVE);
     }
   }
   assert_int_equal(w->table.stored, KVF_LEASE_CONSUMERS_MAX - KVF_LEASE_CONSUMERS_IN_SLOT);
   for (int i = KVF_LEASE_CONSUMERS_MAX - 1; i > 0; i--) {
-    assert_int_equal(world_complete(w, MS(60), 0, 3, (char)i), LIVE);
-    assert_int_equal(world_renew(w, MS(60), 0, 3, (char)i), LIVE);
+    assert_int_equal(world_message(w, MS(60), 0, 3, (char)i, KVF_FINISH_COMPLETED), LIVE);
+    assert_int_equal(world_message(w, MS(60), 0, 3, (char)i, KVF_FINISH_NONE), LIVE);
   }
-  assert_int_equal(world_detach(w, MS(60), 0, 3, 0), OVER);
+  assert_int_equal(world_message(w, MS(60), 0, 3, 0, KVF_FINISH_DETACHED), OVER);
   assert_int_equal(w->table.stored, 0);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("back completed");
 }
 
 LIVE_TEST(no_room_for_another_consumer)
 {
   w->table.consumers_max = 6;
   for (int i = 0; i < 6; i++) {
-    assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
+    assert_int_equal(world_message(w, 0, 0, 3, (char)('a' + i), KVF_FINISH_NONE), LIVE);
   }
-  assert_int_equal(world_renew(w, MS(60), 0, 3, 'x'), KVF_LEASE_STATE_CROWDED); /* and lengthens nothing */
-  assert_int_equal(world_complete(w, MS(60), 0, 3, 'x'), LIVE);
-  assert_int_equal(world_abort(w, MS(60), 0, 3, 'x'), LIVE);
-  assert_int_equal(authorize(MS(100), 0, 3), KVF_LEASE_EXPIRED);
-  assert_int_equal(world_complete(w, MS(70), 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, MS(70), 0, 3, 'x'), LIVE); /* in the place of the one that is done */
-  assert_int_equal(authorize(MS(169), 0, 3), KVF_OK);
+  follow("@60 x renews: crowded");                                                           /* and lengthens nothing */
+  follow("@60 x completes, x aborts, @100 reads: lease_expired, @70 a completes, x renews"); /* in the place of the one
+                                                                                                that is done */
+  follow("@169 reads");
   for (int i = 1; i < 6; i++) {
-    assert_int_equal(world_abort(w, MS(80), 0, 3, (char)('a' + i)), LIVE);
+    assert_int_equal(world_message(w, MS(80), 0, 3, (char)('a' + i), KVF_FINISH_ABORTED), LIVE);
   }
-  assert_int_equal(world_detach(w, MS(80), 0, 3, 'x'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("@80 x detaches: ended, back completed");
 }
 
 /* What one lease has of the store the others have not, until it ends. */
 LEASE_TEST(no_place_in_the_store)
 {
   w->table.stored_max = 6;
-  world_live(w, 0, 0, 3);
-  world_live(w, 0, 1, 3);
+  follow("lives, 1/3 lives");
   for (int i = 0; i < KVF_LEASE_CONSUMERS_IN_SLOT + 6; i++) {
-    assert_int_equal(world_renew(w, 0, 0, 3, (char)('a' + i)), LIVE);
+    assert_int_equal(world_message(w, 0, 0, 3, (char)('a' + i), KVF_FINISH_NONE), LIVE);
   }
   for (int i = 0; i < KVF_LEASE_CONSUMERS_IN_SLOT; i++) {
-    assert_int_equal(world_renew(w, 0, 1, 3, (char)('a' + i)), LIVE);
+    assert_int_equal(world_message(w, 0, 1, 3, (char)('a' + i), KVF_FINISH_NONE), LIVE);
   }
-  assert_int_equal(world_renew(w, 0, 0, 3, 'x'), KVF_LEASE_STATE_CROWDED);
-  assert_int_equal(world_renew(w, 0, 1, 3, 'x'), KVF_LEASE_STATE_CROWDED);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  assert_int_equal(world_renew(w, 0, 1, 3, 'x'), LIVE);
+  follow("x renews: crowded, 1/3 x renews: crowded, 0/3 ends, back revoked, 1/3 x renews");
 }
 
 LIVE_TEST(aborted_consumer_makes_room)
 {
   w->table.consumers_max = KVF_LEASE_CONSUMERS_IN_SLOT;
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'd'), LIVE);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'e'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'c'), LIVE); /* it is not the one that was forgotten */
-  assert_int_equal(world_abort(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'e'), OVER);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("a renews, b renews, c completes, d aborts, e renews, c completes"); /* it is not the one that was forgotten */
+  follow("a aborts, b aborts, e aborts: ended, back completed");
 }
 
 LIVE_TEST(late_messages_are_counted)
 {
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
+  follow("a completes: ended");
   assert_int_equal(w->table.counters.late_acknowledgements, 0);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'a'), OVER);
-  assert_int_equal(world_complete(w, 0, 0, 2, 'a'), OVER);
-  assert_int_equal(world_abort(w, 0, 0, 3, 'b'), OVER);
-  assert_int_equal(world_renew(w, 0, 0, 3, 'b'), OVER);
+  follow("a completes: ended, 0/2 a completes: ended, 0/3 b aborts: ended, b renews: ended");
   assert_int_equal(w->table.counters.late_acknowledgements, 2);
   assert_int_equal(w->table.counters.late_renewals, 1);
   assert_int_equal(w->table.counters.published, 1);
   assert_int_equal(w->table.counters.ended[KVF_LEASE_END_COMPLETED], 1);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_COMPLETED);
+  follow("back completed");
 }
 
 /* The next lease of a slot has none of the last one's consumers. */
 LIVE_TEST(consumers_do_not_outlive_the_lease)
 {
-  assert_int_equal(world_renew(w, 0, 0, 3, 'a'), LIVE);
-  assert_int_equal(world_complete(w, 0, 0, 3, 'b'), LIVE);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  world_live(w, 0, 0, 4);
-  assert_int_equal(world_complete(w, 0, 0, 4, 'b'), OVER);
-  world_expect_ended(w, 0, 4, KVF_LEASE_END_COMPLETED);
+  follow("a renews, b completes, ends, back revoked, 0/4 lives, b completes: ended, back completed");
 }
 
 /* ---- blocks ---- */
 
-LEASE_TEST(authorize_turns_positions_into_blocks)
+LIVE_TEST(authorize_turns_positions_into_blocks)
 {
   const kvf_lease lease = lease_of(0, 3);
-  world_live(w, 0, 0, 3);
   kvf_transfer_item items[] = {
       {.group = 2, .position = 1, .local_block = 77},
       {.group = 0, .position = 0},
@@ -958,70 +853,33 @@ LEASE_TEST(blocks_are_copied)
 
 /* ---- bytes, or their checksums, that are not complete: a live word waits for them ---- */
 
-static void complete(uint32_t slot, uint64_t id)
-{
-  const kvf_lease lease = lease_of(slot, id);
-  kvf_lease_table_complete(&w->table, &lease);
-}
-
 LEASE_TEST(live_waits_for_its_bytes)
 {
   w->incomplete = true;
-  assert_int_equal(world_publish(w, 0, 1, 7), KVF_OK);
-  expect_no_store();
-  assert_int_equal(authorize(0, 1, 7), KVF_NOT_PUBLISHED);
-  assert_int_equal(world_renew(w, 0, 1, 7, 'a'), NOT_PUBLISHED);
-  complete(1, 6); /* not these */
-  complete(2, 7);
+  follow("1/7 publishes, stores none, reads: not_published, a renews: not_published");
+  follow("1/6 fills"); /* not these */
+  follow("2/7 fills");
   complete(WORLD_SLOTS, 7);
-  expect_no_store();
-  complete(1, 7);
-  expect_store(1, kvf_fence_word_live(7));
-  stored(1);
-  complete(1, 7); /* again: nothing */
-  expect_no_store();
-  assert_int_equal(authorize(0, 1, 7), KVF_OK);
+  follow("stores none, 1/7 fills, stores live, stored, fills"); /* again: nothing */
+  follow("stores none, 1/7 reads");
 }
 
 LEASE_TEST(ended_before_its_bytes_is_never_live)
 {
   w->incomplete = true;
-  assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_OK);
-  expect_store(0, kvf_fence_word_ended(3));
-  complete(0, 3);
-  expect_no_store();
-  stored(0);
-  complete(0, 3);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_REVOKED);
-  assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  complete(0, 3); /* of the one before */
-  expect_no_store();
-  complete(0, 4);
-  expect_store(0, kvf_fence_word_live(4));
+  follow("publishes, ends, stores ended, fills, stores none, stored, fills, back revoked, 0/4 publishes");
+  follow("fills"); /* of the one before */
+  follow("stores none, 0/4 fills, stores live");
 }
 
 /* Another store of the slot is on its way, or waits: it does not take the live word along. */
 LEASE_TEST(incomplete_behind_another_store)
 {
   w->incomplete = true;
-  assert_int_equal(world_end(w, 0, 0, 3), KVF_NOT_FOUND);
-  assert_int_equal(world_publish(w, 0, 0, 4), KVF_OK);
-  expect_no_store();
-  assert_int_equal(world_end(w, 0, 1, 3), KVF_NOT_FOUND);
-  expect_store(1, kvf_fence_word_ended(3));
-  assert_int_equal(world_publish(w, 0, 1, 4), KVF_OK);
-  stored(1);
-  expect_no_store();
-  assert_int_equal(authorize(0, 1, 4), KVF_NOT_PUBLISHED);
+  follow("ends: not_found, 0/4 publishes, stores none, 1/3 ends: not_found, stores ended, 1/4 publishes, stored");
+  follow("stores none, 1/4 reads: not_published");
 
-  assert_int_equal(world_end(w, 0, 2, 3), KVF_NOT_FOUND);
-  expect_store(2, kvf_fence_word_ended(3));
-  assert_int_equal(world_publish(w, 0, 2, 4), KVF_OK);
-  complete(2, 4);
-  assert_int_equal(authorize(0, 2, 4), KVF_NOT_PUBLISHED);
-  stored(2);
-  expect_store(2, kvf_fence_word_live(4));
+  follow("2/3 ends: not_found, stores ended, 2/4 publishes, fills, reads: not_published, stored, stores live");
 }
 
 LEASE_TEST(runs_out_before_its_bytes)
@@ -1029,7 +887,7 @@ LEASE_TEST(runs_out_before_its_bytes)
   w->incomplete = true;
   assert_int_equal(world_publish(w, 0, 0, 3), KVF_OK);
   kvf_lease_table_tick(&w->table, MS(WORLD_TTL_MS), 100);
-  world_expect_ended(w, 0, 3, KVF_LEASE_END_EXPIRED);
+  follow("back expired");
 }
 
 /* ---- a model ---- */
@@ -1175,12 +1033,8 @@ static void step_message(model *m)
   model_lease *lease = &m->leases[i];
   model_run_out(m, lease);
   kvf_lease_state expected = model_state(m, i);
-  kvf_lease_state state;
-  if (kind < 4) {
-    state = world_renew(&m->world, m->now_ns, slot, id, (char)name);
-  } else {
-    state = world_finish(&m->world, m->now_ns, slot, id, (char)name, finishes[kind - 4].kind);
-  }
+  const kvf_finish_kind told = kind < 4 ? KVF_FINISH_NONE : finishes[kind - 4].kind;
+  kvf_lease_state state = world_message(&m->world, m->now_ns, slot, id, (char)name, told);
   if (model_is_live(lease) && kind < 4) {
     model_renew(m, lease, &lease->consumers[name]);
   } else if (model_is_live(lease)) {

@@ -14,13 +14,12 @@
 #define SIX LOAD "blocks=6"
 
 /* Begins with a load of six blocks, whose reads 1 and 2 are in flight over link 1. */
-static int start_reading(__attribute__((unused)) void **state)
+static void start_reading(void)
 {
   cluster_open(SIX);
   scene(
       "load 1 A > open 1 P0 local\n"
       "link 1 ok > read 1 of P0 over 1: 0,1,2,3 | 4,5\n");
-  return 0;
 }
 
 #define READING_SCENE(name, text)               \

@@ -26,10 +26,9 @@ static void assert_logged(const char *part)
   }
 }
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   cluster_open("connections_max=64");
-  return 0;
 }
 
 #define STRANGERS_TEST(name) TEST_WITH(name, set_up, cluster_close)
@@ -517,7 +516,7 @@ SCENE(rank_0_says_it, "ranks=2 published",
 STRANGERS_TEST(who_has_had_a_consumer_is_not_alone)
 {
   for (int i = 0; i < 2; i++) {
-    (void)set_up(NULL);
+    set_up();
     (void)open_as(i == 0 ? KVF_ROLE_RANK : KVF_ROLE_CHECK);
     let_expire("A");
     assert_int_equal(has_said_alone(), i == 1);

@@ -106,6 +106,19 @@ static void end(void)
   exporter_end(&child);
 }
 
+static void begin_allocation(void)
+{
+  begin(EXPORT_ALLOCATION);
+}
+
+static void begin_mappings(void)
+{
+  begin(EXPORT_MAPPINGS);
+}
+
+#define ALLOCATION_TEST(name) TEST_WITH(name, begin_allocation, end)
+#define MAPPINGS_TEST(name) TEST_WITH(name, begin_mappings, end)
+
 static kvf_status import_lie(kvf_memory_import *out, size_t bytes)
 {
   kind_export exported = {.length = lie_length};
@@ -288,15 +301,13 @@ SEEDS_TEST(lies_about_mappings)
 
 /* ---- certain lies ---- */
 
-TEST(an_export_has_one_length)
+ALLOCATION_TEST(an_export_has_one_length)
 {
-  begin(EXPORT_ALLOCATION);
   for (lie_length = 0; lie_length <= KVF_MEMORY_EXPORT_BYTES_MAX; lie_length++) {
     if (lie_length != sizeof(lie)) {
       expect_refused("it is described by");
     }
   }
-  end();
 }
 
 static const unsigned ways[] = {FAKE_CUDA_TELLS_ALL, FAKE_CUDA_TELLS_RANGE, FAKE_CUDA_TELLS_ID, FAKE_CUDA_TELLS_SIZE,
@@ -318,16 +329,14 @@ static void expect_as_long_as_it_is(const char *why)
   expect_refused(why);
 }
 
-TEST(an_allocation_is_as_long_as_the_driver_says)
+ALLOCATION_TEST(an_allocation_is_as_long_as_the_driver_says)
 {
-  begin(EXPORT_ALLOCATION);
   for (size_t i = 0; i < WAYS; i++) {
     tell_of_imports(ways[i]);
     expect_as_long_as_it_is((ways[i] & FAKE_CUDA_TELLS_RANGE) != 0
                                 ? "the allocation behind its handle is 1048576 bytes long"
                                 : "the driver does not say that the allocation behind its handle has ");
   }
-  end();
 }
 
 /* Of this process, at a higher address: whatever the exporter says, it is not to be read. */
@@ -359,21 +368,18 @@ TEST(a_region_does_not_end_in_other_memory)
   }
 }
 
-TEST(an_allocation_of_which_the_driver_says_nothing_is_refused)
+ALLOCATION_TEST(an_allocation_of_which_the_driver_says_nothing_is_refused)
 {
-  begin(EXPORT_ALLOCATION);
   tell_of_imports(0);
   region_bytes = 1;
   expect_refused("the driver does not say that the allocation behind its handle has 4001 bytes");
   tell_of_imports(FAKE_CUDA_TELLS_ID);
   assert_true(import_and_read(1));
-  end();
 }
 
-TEST(what_makes_no_sense_is_not_tried)
+ALLOCATION_TEST(what_makes_no_sense_is_not_tried)
 {
   static const char why[] = "its description is invalid";
-  begin(EXPORT_ALLOCATION);
   const uint64_t calls = fake_cuda_calls("cuIpcOpenMemHandle_v2");
   lie.bytes = (uint64_t)INT64_MAX + 1;
   expect_refused(why);
@@ -404,20 +410,17 @@ TEST(what_makes_no_sense_is_not_tried)
   expect_refused(why);
   lie.files_count = UINT32_MAX;
   expect_refused(why);
-  end();
 }
 
-TEST(a_table_that_cannot_be_read)
+MAPPINGS_TEST(a_table_that_cannot_be_read)
 {
   static const uint64_t addresses[] = {0, 8, UINT64_MAX - 7, INT64_MAX - 8, UINT64_MAX};
   char why[KVF_MESSAGE_BYTES_MAX];
-  begin(EXPORT_MAPPINGS);
   (void)snprintf(why, sizeof(why), "process %d sent an invalid description of its mappings", (int)pid);
   for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++) {
     lie.u.files = addresses[i];
     expect_refused(why);
   }
-  end();
 }
 
 static void expect_files_refused(size_t file, uint64_t bytes, int32_t fd, const char *why)
@@ -430,11 +433,10 @@ static void expect_files_refused(size_t file, uint64_t bytes, int32_t fd, const 
   expect_refused(why);
 }
 
-TEST(lengths_of_mappings_do_not_overflow)
+MAPPINGS_TEST(lengths_of_mappings_do_not_overflow)
 {
   static const char why[] = "sent an invalid description of its mappings";
   shared_file files[MAPPINGS];
-  begin(EXPORT_MAPPINGS);
   expect_files_refused(0, UINT64_MAX, true_files[0].fd, why);
   expect_files_refused(1, 0, true_files[1].fd, why);
   expect_files_refused(2, GRAIN - 1, true_files[2].fd, why);
@@ -450,13 +452,11 @@ TEST(lengths_of_mappings_do_not_overflow)
   files[2].bytes += 2;
   move_files(files, true);
   expect_refused(why);
-  end();
 }
 
-TEST(mappings_are_as_long_as_the_driver_says)
+MAPPINGS_TEST(mappings_are_as_long_as_the_driver_says)
 {
   shared_file files[MAPPINGS];
-  begin(EXPORT_MAPPINGS);
   lie.bytes += GRAIN;
   region_bytes += GRAIN;
   expect_files_refused(0, 2 * GRAIN, true_files[0].fd, "mapping its shared memory: CUDA_ERROR_INVALID_VALUE");
@@ -470,19 +470,16 @@ TEST(mappings_are_as_long_as_the_driver_says)
   files[1].fd = files[2].fd = files[0].fd;
   move_files(files, true);
   assert_true(import_and_read(region_bytes));
-  end();
 }
 
-TEST(descriptors_that_are_not_memory)
+MAPPINGS_TEST(descriptors_that_are_not_memory)
 {
   static const int32_t fds[] = {STDIN_FILENO, STDOUT_FILENO, -1, INT32_MAX, INT32_MIN, 1000};
-  begin(EXPORT_MAPPINGS);
   for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
     for (size_t file = 0; file < MAPPINGS; file++) {
       expect_files_refused(file, GRAIN, fds[i], "mapping its shared memory: ");
     }
   }
-  end();
 }
 
 /* It says that it is this process, where nothing is read but what is exported. */

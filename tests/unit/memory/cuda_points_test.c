@@ -21,6 +21,8 @@ static void begin(void)
   assert_true(fake_cuda_write(memory, (const uint8_t[BYTES]){0}, BYTES));
 }
 
+#define POINTS_TEST(name) TEST_WITH(name, begin, NULL)
+
 static kvf_ordering_point point_on(kvf_cu_stream stream)
 {
   return (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = stream};
@@ -76,9 +78,8 @@ SEEDS_TEST(a_point_may_be_on_a_default_stream)
 }
 
 /* What comes after it waits for another stream, which stands still. */
-TEST(work_behind_a_point_does_not_matter)
+POINTS_TEST(work_behind_a_point_does_not_matter)
 {
-  begin();
   kvf_cu_stream other = gpu_stream();
   fake_cuda_stall(other, true);
   gpu_fill(engine, memory, BYTES, 1);
@@ -100,9 +101,8 @@ TEST(work_behind_a_point_does_not_matter)
   assert_int_equal(gpu->stream_destroy(other), KVF_CUDA_SUCCESS);
 }
 
-TEST(another_stream_does_not_matter)
+POINTS_TEST(another_stream_does_not_matter)
 {
-  begin();
   kvf_cu_stream other = gpu_stream();
   fake_cuda_stall(other, true);
   gpu_fill(other, memory, BYTES, 1);
@@ -123,11 +123,10 @@ TEST(another_stream_does_not_matter)
 }
 
 /* The default stream is that of the point's device, whichever context is current. */
-TEST(the_current_context_does_not_matter)
+POINTS_TEST(the_current_context_does_not_matter)
 {
   kvf_cu_context before = NULL;
   kvf_cu_context after = NULL;
-  begin();
   fake_cuda_stall_device(0, true);
   gpu_enter(1);
   assert_int_equal(cuCtxGetCurrent(&before), KVF_CUDA_SUCCESS);
@@ -156,11 +155,10 @@ static void wait_in_thread(void *mark)
 }
 
 /* Threads of ours have no context. */
-TEST(any_thread_may_mark_and_ask)
+POINTS_TEST(any_thread_may_mark_and_ask)
 {
   kind_side side;
   void *mark = NULL;
-  begin();
   kind_side_start(&side, mark_in_thread, &mark);
   kind_side_join(&side);
   kind_side_start(&side, wait_in_thread, mark);
@@ -170,9 +168,8 @@ TEST(any_thread_may_mark_and_ask)
 
 /* ---- what it takes ---- */
 
-TEST(a_mark_is_one_call_and_nobody_waits)
+POINTS_TEST(a_mark_is_one_call_and_nobody_waits)
 {
-  begin();
   const uint64_t violations = fake_cuda_violations();
   const uint64_t records = fake_cuda_calls("cuEventRecord");
   fake_cuda_forbid_waits(true);
@@ -188,10 +185,9 @@ TEST(a_mark_is_one_call_and_nobody_waits)
   assert_int_equal(fake_cuda_violations(), violations);
 }
 
-TEST(events_are_used_again)
+POINTS_TEST(events_are_used_again)
 {
   static void *marks[100];
-  begin();
   const unsigned before = fake_cuda_count().events;
   const uint64_t made = fake_cuda_calls("cuEventCreate");
   for (unsigned i = 0; i < 1000; i++) {
@@ -212,10 +208,9 @@ TEST(events_are_used_again)
 
 /* ---- points that there are none of ---- */
 
-TEST(a_device_that_is_not_open_has_no_points)
+POINTS_TEST(a_device_that_is_not_open_has_no_points)
 {
   static const uint32_t devices[] = {1, 2, 64, KVF_MEMORY_NO_DEVICE};
-  begin();
   for (size_t i = 0; i < sizeof(devices) / sizeof(devices[0]); i++) {
     kvf_ordering_point point = point_on(NULL);
     void *mark;
@@ -235,9 +230,8 @@ static void expect_none_on(kvf_cu_stream stream)
 }
 
 /* What is put behind its work would be part of a graph. */
-TEST(a_stream_that_is_captured_has_no_points)
+POINTS_TEST(a_stream_that_is_captured_has_no_points)
 {
-  begin();
   const unsigned events = fake_cuda_count().events;
   fake_cuda_capture_stream(engine, true);
   expect_none_on(engine);
@@ -249,10 +243,9 @@ TEST(a_stream_that_is_captured_has_no_points)
 }
 
 /* The capture goes on, of which the mark would be the end. */
-TEST(the_legacy_stream_has_none_while_another_is_captured)
+POINTS_TEST(the_legacy_stream_has_none_while_another_is_captured)
 {
   kvf_cu_stream blocking;
-  begin();
   assert_int_equal(gpu->stream_create_with_priority(&blocking, KVF_CU_STREAM_DEFAULT, 0), KVF_CUDA_SUCCESS);
   const uint64_t violations = fake_cuda_violations();
   fake_cuda_capture_stream(blocking, true);
@@ -267,22 +260,20 @@ TEST(the_legacy_stream_has_none_while_another_is_captured)
   assert_int_equal(gpu->stream_destroy(blocking), KVF_CUDA_SUCCESS);
 }
 
-TEST(a_stream_that_the_driver_does_not_know_is_refused)
+POINTS_TEST(a_stream_that_the_driver_does_not_know_is_refused)
 {
   const kvf_ordering_point point = {.memory = KVF_MEMORY_CUDA};
   void *mark;
-  begin();
   fake_cuda_fail("cuStreamIsCapturing", KVF_CUDA_ERROR_INVALID_HANDLE, 0, 1);
   assert_int_equal(cuda->mark(&point, &mark), KVF_TRANSFER_FAILED);
   assert_true(cuda->works(0));
 }
 
-TEST(a_mark_that_is_refused_leaves_nothing)
+POINTS_TEST(a_mark_that_is_refused_leaves_nothing)
 {
   const kvf_ordering_point point = {.memory = KVF_MEMORY_CUDA};
   kvf_cu_stream other;
   void *mark;
-  begin();
   const unsigned before = fake_cuda_count().events;
   fake_cuda_fail("cuEventRecord", KVF_CUDA_ERROR_INVALID_HANDLE, 0, 300);
   for (unsigned i = 0; i < 299; i++) {
@@ -302,12 +293,11 @@ TEST(a_mark_that_is_refused_leaves_nothing)
   cuda->unmark(mark);
 }
 
-TEST(no_event_is_no_memory)
+POINTS_TEST(no_event_is_no_memory)
 {
   static void *marks[1000];
   const kvf_ordering_point point = {.memory = KVF_MEMORY_CUDA};
   unsigned count = 0;
-  begin();
   fake_cuda_fail("cuEventCreate", KVF_CUDA_ERROR_OUT_OF_MEMORY, 0, 1);
   while (count < 1000 && cuda->mark(&point, &marks[count]) == KVF_OK) {
     count++;
@@ -321,9 +311,8 @@ TEST(no_event_is_no_memory)
 
 /* ---- a driver that does not say ---- */
 
-TEST(an_error_is_not_completion)
+POINTS_TEST(an_error_is_not_completion)
 {
-  begin();
   void *mark = mark_on(engine);
   wait_for(mark);
   fake_cuda_fail("cuEventQuery", KVF_CUDA_ERROR_INVALID_VALUE, 0, 3);
@@ -336,9 +325,8 @@ TEST(an_error_is_not_completion)
 }
 
 /* Only a device that says nothing else for a second is lost: cuda_read_test.c. */
-TEST(an_unknown_error_that_passes_is_no_loss)
+POINTS_TEST(an_unknown_error_that_passes_is_no_loss)
 {
-  begin();
   fake_cuda_stall_device(0, true);
   void *mark = mark_on(engine);
   for (unsigned i = 0; i < 2; i++) {
@@ -355,10 +343,9 @@ TEST(an_unknown_error_that_passes_is_no_loss)
 
 /* ---- among points of all kinds ---- */
 
-TEST(points_know_the_kind)
+POINTS_TEST(points_know_the_kind)
 {
   kvf_point mine;
-  begin();
   const kvf_ordering_point point = point_on(engine);
   fake_cuda_stall_device(0, true);
   assert_int_equal(kvf_point_mark(&point, &mine), KVF_OK);

@@ -51,6 +51,8 @@ static void begin(void)
   assert_int_equal(cuMemFree_v2(kind_allocate(MIB)), KVF_CUDA_SUCCESS);
 }
 
+#define SHARE_TEST(name) TEST_WITH(name, begin, NULL)
+
 static kvf_memory_import import_for(uint32_t device, const exporter_reply *got, size_t region_bytes)
 {
   kvf_memory_import import;
@@ -71,9 +73,8 @@ static void expect_host_reads(const kvf_memory_import *import, pid_t pid, size_t
 
 /* ---- what is read ---- */
 
-TEST(a_region_is_read_by_the_device_and_by_the_host)
+SHARE_TEST(a_region_is_read_by_the_device_and_by_the_host)
 {
-  begin();
   for (size_t i = 0; i < 2; i++) {
     static kvf_memory_batch batch;
     const size_t bytes = both[i]->region_bytes;
@@ -94,9 +95,8 @@ TEST(a_region_is_read_by_the_device_and_by_the_host)
   }
 }
 
-TEST(a_release_gives_all_of_it_back)
+SHARE_TEST(a_release_gives_all_of_it_back)
 {
-  begin();
   for (size_t i = 0; i < 2; i++) {
     child_process child;
     const exporter_reply got = exporter_start(&child, both[i]);
@@ -113,7 +113,7 @@ TEST(a_release_gives_all_of_it_back)
 }
 
 /* No call of an import may leave anything behind when it fails. */
-TEST(an_import_that_fails_leaves_nothing)
+SHARE_TEST(an_import_that_fails_leaves_nothing)
 {
   static const struct {
     const exporter_order *order;
@@ -128,7 +128,6 @@ TEST(an_import_that_fails_leaves_nothing)
       {&in_mappings, "cuMemMap", 0, "mapping its shared memory"},
       {&in_mappings, "cuMemMap", 1, "mapping its shared memory"},
       {&in_mappings, "cuMemSetAccess", 2, "mapping its shared memory"}};
-  begin();
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     child_process child;
     kvf_memory_import import;
@@ -183,7 +182,7 @@ static int ordinal_of(kvf_cu_memory address)
 }
 
 /* Processes count devices each in their own way; the host reads by the memory's own, if this process sees it. */
-TEST(devices_are_known_by_their_uuids)
+SHARE_TEST(devices_are_known_by_their_uuids)
 {
   static const struct {
     const char *devices;
@@ -195,7 +194,6 @@ TEST(devices_are_known_by_their_uuids)
               {"1,0", 0, 0},
               {"0", 1, 1},
               {"5", 1, 1}};
-  begin();
   for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
     child_process child;
     const exporter_order *order = both[i % 2];
@@ -214,9 +212,8 @@ TEST(devices_are_known_by_their_uuids)
 
 /* ---- exporting ---- */
 
-TEST(an_unexport_gives_all_of_it_back)
+SHARE_TEST(an_unexport_gives_all_of_it_back)
 {
-  begin();
   for (size_t i = 0; i < 2; i++) {
     child_process child;
     const exporter_reply got = exporter_start(&child, both[i]);
@@ -244,7 +241,7 @@ TEST(memory_that_has_no_handle_is_not_exported)
   }
 }
 
-TEST(an_export_that_fails_leaves_nothing)
+SHARE_TEST(an_export_that_fails_leaves_nothing)
 {
   static const struct {
     const char *call;
@@ -254,7 +251,6 @@ TEST(an_export_that_fails_leaves_nothing)
               {"cuMemExportToShareableHandle", 0, "cuMemExportToShareableHandle: CUDA_ERROR_NOT_SUPPORTED"},
               {"cuMemExportToShareableHandle", 2, "cuMemExportToShareableHandle: CUDA_ERROR_NOT_SUPPORTED"},
               {"cuMemRetainAllocationHandle", 1, "cuMemExportToShareableHandle: CUDA_ERROR_NOT_SUPPORTED"}};
-  begin();
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     const size_t bytes = 3 * GRAIN;
     const kvf_cu_memory memory =
@@ -276,9 +272,8 @@ TEST(an_export_that_fails_leaves_nothing)
 /* ---- an exporter that goes ---- */
 
 /* What a legacy allocation has then is nobody's; that it is, the fence says. */
-TEST(a_process_that_dies_while_it_is_read)
+SHARE_TEST(a_process_that_dies_while_it_is_read)
 {
-  begin();
   for (size_t i = 0; i < 2; i++) {
     static kvf_memory_batch batch;
     static kind_reading reading;
@@ -338,9 +333,8 @@ static void unexport(void *shared)
   cuda->unexport(shared);
 }
 
-TEST(a_region_is_read_in_its_own_process)
+SHARE_TEST(a_region_is_read_in_its_own_process)
 {
-  begin();
   const books before = count();
   for (unsigned i = 0; i < 2; i++) {
     const size_t bytes = 2 * GRAIN;
@@ -358,13 +352,12 @@ TEST(a_region_is_read_in_its_own_process)
 }
 
 /* Only what is exported: whoever says that it is this process may be another. */
-TEST(nothing_else_of_its_own_process_is_read)
+SHARE_TEST(nothing_else_of_its_own_process_is_read)
 {
   static own_region own;
   static uint8_t to[MIB];
   kvf_memory_import import;
   uint64_t words[KVF_MEMORY_EXPORT_BYTES_MAX / 8];
-  begin();
   make_own(&own, MIB, to);
   for (size_t i = 0; i < own.shared.length / 8; i++) {
     kind_export altered = own.shared;
@@ -381,13 +374,12 @@ TEST(nothing_else_of_its_own_process_is_read)
   end_own(&own);
 }
 
-TEST(an_unexport_waits_for_who_reads)
+SHARE_TEST(an_unexport_waits_for_who_reads)
 {
   static own_region own;
   static uint8_t to[3 * MIB];
   kvf_memory_import second;
   uint64_t read = 99;
-  begin();
   make_own(&own, sizeof(to), to);
   second = kind_import_own(&own.shared, sizeof(to));
   const uint64_t asked = fake_cuda_calls("cuEventQuery");
@@ -416,13 +408,12 @@ TEST(an_unexport_waits_for_who_reads)
   end_own(&own);
 }
 
-TEST(exports_are_told_apart)
+SHARE_TEST(exports_are_told_apart)
 {
   static own_region first;
   static own_region second;
   static uint8_t to[MIB];
   uint64_t read;
-  begin();
   make_own(&first, sizeof(to), to);
   make_own(&second, sizeof(to), to);
   cuda->unexport(first.shared.bytes);
@@ -445,12 +436,11 @@ static void read_until_refused(void *context)
 }
 
 /* As a node does that goes while others read: a copy from memory that is freed would lose the device. */
-TEST(memory_may_be_freed_after_an_unexport)
+SHARE_TEST(memory_may_be_freed_after_an_unexport)
 {
   static own_region own;
   static kind_side readers[3];
   static uint8_t to[MIB];
-  begin();
   for (unsigned round = 0; round < (SANITIZED ? 10 : 50); round++) {
     fake_cuda_seed(round);
     make_own(&own, 200000, to);
@@ -473,11 +463,10 @@ TEST(memory_may_be_freed_after_an_unexport)
 
 /* ---- last, since it costs a device ---- */
 
-TEST(what_is_mapped_cannot_be_written)
+SHARE_TEST(what_is_mapped_cannot_be_written)
 {
   const uint8_t byte = 1;
   const struct iovec from = {(void *)(uintptr_t)&byte, 1};
-  begin();
   child_process child;
   const exporter_reply got = exporter_start(&child, &in_mappings);
   kvf_memory_import import = import_for(1, &got, in_mappings.region_bytes);

@@ -19,6 +19,7 @@
 static uint8_t host_pool[REGIONS][POOL_BYTES];
 static kvf_cu_memory device_pool[REGIONS];
 static kvf_cu_stream engine;
+static kvf_ordering_point on; /* it */
 static kvf_region pool[REGIONS];
 static kvf_region staged[REGIONS];
 static kvf_staging *staging;
@@ -70,6 +71,7 @@ static void begin_on_device(void)
       device_pool[i] = kind_allocate(POOL_BYTES);
     }
     engine = gpu_stream();
+    on = (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = engine};
   }
   for (uint32_t i = 0; i < REGIONS; i++) {
     assert_true(fake_cuda_write(device_pool[i], zeros, POOL_BYTES));
@@ -84,17 +86,16 @@ static void end(void)
   staging = NULL;
 }
 
-static kvf_status copy_ids(uint64_t number, const uint32_t from[4], const uint32_t to[4], const kvf_ordering_point *on)
+#define HOST_TEST(name) TEST_WITH(name, begin_on_host, end)
+#define DEVICE_TEST(name) TEST_WITH(name, begin_on_device, end)
+
+static kvf_status copy_ids(uint64_t number, const uint32_t from[4], const uint32_t to[4],
+                           const kvf_ordering_point *after)
 {
   static const uint32_t counts[] = {3, 1};
   const kvf_blocks source = {.ids = from, .counts = counts, .groups = 2};
   const kvf_blocks destination = {.ids = to, .counts = counts, .groups = 2};
-  return kvf_staging_copy(staging, number, &source, &destination, on);
-}
-
-static kvf_ordering_point on_engine(void)
-{
-  return (kvf_ordering_point){.memory = KVF_MEMORY_CUDA, .handle = engine};
+  return kvf_staging_copy(staging, number, &source, &destination, after);
 }
 
 /* Blocks 3, 0 and 2 of the staging to 7, 1 and 0 of group 0; 1 to 5 of group 1. */
@@ -150,9 +151,8 @@ static void wait_copied(uint64_t number)
 
 /* ---- what it is ---- */
 
-TEST(its_regions_are_like_the_pools_in_host_memory)
+HOST_TEST(its_regions_are_like_the_pools_in_host_memory)
 {
-  begin_on_host();
   for (uint32_t i = 0; i < REGIONS; i++) {
     assert_int_equal(staged[i].block_bytes, BLOCK_BYTES);
     assert_int_equal(staged[i].blocks, STAGED_BLOCKS);
@@ -161,7 +161,6 @@ TEST(its_regions_are_like_the_pools_in_host_memory)
     assert_int_equal(staged[i].group, i / 2);
     assert_int_equal(staged[i].memory, KVF_MEMORY_HOST);
   }
-  end();
 }
 
 TEST(a_devices_is_pinned_and_given_back)
@@ -173,7 +172,6 @@ TEST(a_devices_is_pinned_and_given_back)
   assert_int_not_equal(fake_cuda_count().memory, before);
   fake_cuda_forbid_waits(true); /* so is a copy from memory that is not pinned */
   const uint64_t violations = fake_cuda_violations();
-  const kvf_ordering_point on = on_engine();
   assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_OK);
   assert_int_equal(fake_cuda_violations(), violations);
   fake_cuda_forbid_waits(false);
@@ -183,28 +181,24 @@ TEST(a_devices_is_pinned_and_given_back)
 
 /* ---- copies ---- */
 
-TEST(a_copy_to_host_memory_is_complete_on_return)
+HOST_TEST(a_copy_to_host_memory_is_complete_on_return)
 {
-  begin_on_host();
   assert_int_equal(kvf_staging_copied(staging), 0);
   assert_int_equal(copy_ids(5, from_ids, to_ids, NULL), KVF_OK);
   assert_int_equal(kvf_staging_copied(staging), 5);
   for (uint32_t i = 0; i < REGIONS; i++) {
     assert_copied(i, host_pool[i]);
   }
-  end();
 }
 
-TEST(positions_without_a_block_are_left_out)
+HOST_TEST(positions_without_a_block_are_left_out)
 {
   static const uint32_t from[] = {3, NONE, 2, 1};
   static const uint32_t to[] = {7, 1, NONE, 5};
-  begin_on_host();
   assert_int_equal(copy_ids(1, from, to, NULL), KVF_OK);
   assert_true(is_filled(host_pool[0] + 7 * STRIDE_BYTES, BLOCK_BYTES, byte_of(0, 3)));
   assert_true(is_filled(host_pool[0], 7 * STRIDE_BYTES, 0));
   assert_true(is_filled(host_pool[2] + 5 * STRIDE_BYTES, BLOCK_BYTES, byte_of(2, 1)));
-  end();
 }
 
 static void copy_in_order(kvf_cu_stream stream)
@@ -212,7 +206,7 @@ static void copy_in_order(kvf_cu_stream stream)
   uint64_t seed;
   begin_on_device();
   uint64_t number = 0;
-  const kvf_ordering_point on = {.memory = KVF_MEMORY_CUDA, .handle = stream};
+  const kvf_ordering_point after = {.memory = KVF_MEMORY_CUDA, .handle = stream};
   while (test_next_seed(SEEDS, &seed)) {
     fake_cuda_seed(seed);
     fake_cuda_stall_device(0, true);
@@ -220,7 +214,7 @@ static void copy_in_order(kvf_cu_stream stream)
       gpu_fill(stream, device_pool[i], POOL_BYTES, 0);
     }
     number++;
-    assert_int_equal(copy_ids(number, from_ids, to_ids, &on), KVF_OK);
+    assert_int_equal(copy_ids(number, from_ids, to_ids, &after), KVF_OK);
     assert_int_equal(kvf_staging_copied(staging), number - 1);
     kvf_cu_event behind = gpu_record(stream);
     fake_cuda_stall_device(0, false);
@@ -249,10 +243,8 @@ SEEDS_TEST(a_copy_may_be_on_a_default_stream)
   }
 }
 
-TEST(copies_are_complete_in_their_order)
+DEVICE_TEST(copies_are_complete_in_their_order)
 {
-  begin_on_device();
-  const kvf_ordering_point on = on_engine();
   kvf_cu_stream other = gpu_stream();
   const kvf_ordering_point aside = {.memory = KVF_MEMORY_CUDA, .handle = other};
   fake_cuda_stall(engine, true);
@@ -296,7 +288,6 @@ TEST(calls_that_make_no_sense)
 {
   static const uint32_t too_high[] = {STAGED_BLOCKS, 0, 0, 0};
   static const uint32_t beyond[] = {0, 0, 0, POOL_BLOCKS};
-  const kvf_ordering_point on = on_engine();
   const kvf_ordering_point elsewhere = {.memory = KVF_MEMORY_CUDA, .device = 1};
   begin_on_host();
   assert_int_equal(copy_ids(0, from_ids, to_ids, NULL), KVF_INVALID);
@@ -314,10 +305,8 @@ TEST(calls_that_make_no_sense)
 }
 
 /* Nothing has been begun, and the next is as good as ever. */
-TEST(a_copy_is_not_captured)
+DEVICE_TEST(a_copy_is_not_captured)
 {
-  begin_on_device();
-  const kvf_ordering_point on = on_engine();
   const uint64_t violations = fake_cuda_violations();
   fake_cuda_capture_stream(engine, true);
   assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_INVALID);
@@ -326,7 +315,6 @@ TEST(a_copy_is_not_captured)
   assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_OK);
   wait_copied(1);
   assert_device_copied();
-  end();
 }
 
 TEST(pools_that_it_cannot_be_for)
@@ -340,10 +328,8 @@ TEST(pools_that_it_cannot_be_for)
   assert_null(staging);
 }
 
-TEST(a_copy_that_a_device_refuses_is_never_complete)
+DEVICE_TEST(a_copy_that_a_device_refuses_is_never_complete)
 {
-  begin_on_device();
-  const kvf_ordering_point on = on_engine();
   assert_int_equal(copy_ids(1, from_ids, to_ids, &on), KVF_OK);
   wait_copied(1);
   fake_cuda_fail("cuMemcpyBatchAsync", KVF_CUDA_ERROR_INVALID_VALUE, 0, 1);
@@ -351,14 +337,11 @@ TEST(a_copy_that_a_device_refuses_is_never_complete)
   assert_int_equal(copy_ids(3, from_ids, to_ids, &on), KVF_INVALID);
   kind_finish();
   assert_int_equal(kvf_staging_copied(staging), 1);
-  end();
 }
 
-TEST(copies_that_are_not_complete_have_a_limit)
+DEVICE_TEST(copies_that_are_not_complete_have_a_limit)
 {
   static const uint32_t none[] = {NONE, NONE, NONE, NONE};
-  begin_on_device();
-  const kvf_ordering_point on = on_engine();
   fake_cuda_stall(engine, true);
   for (uint64_t number = 1; number <= KVF_STAGING_COPIES_MAX; number++) {
     assert_int_equal(copy_ids(number, none, to_ids, &on), KVF_OK);

@@ -24,16 +24,15 @@ static kvf_recovery *recovery;
 static bool is_held;
 static bool was_empty;
 
-static int close_table(__attribute__((unused)) void **state)
+static void close_table(void)
 {
   kvf_recovery_close(recovery);
   recovery = NULL;
-  return 0;
 }
 
 static void open_table(const kvf_recovery_options *options)
 {
-  (void)close_table(NULL);
+  close_table();
   (void)cluster_said(); /* by a test that failed */
   is_held = was_empty = false;
   assert_int_equal(kvf_recovery_open(options, &recovery), KVF_OK);
@@ -677,7 +676,7 @@ TEST(memory_is_from_its_opening_alone)
     assert_true(said++ < REQUESTS * (2 + 4));
   }
   assert_false(allocation_stop());
-  (void)close_table(NULL);
+  close_table();
   kvf_recovery_close(NULL);
 }
 

@@ -61,24 +61,23 @@ static const char *where(const pair_node *n)
   return name(&storage);
 }
 
-static void open_node(pair_node *n, const char *tls)
+static void open_node(const char *tls)
 {
   const pair_option options[] = {{"key_file", key_path},
                                  {"tls", tls},
                                  {"transports", "local,tcp"},
                                  {"handshake_timeout_ms", "2000"},
                                  {NULL, NULL}};
-  pair_open_node(n, options);
+  pair_open_node(&p.producer, options);
 }
 
-TEST(a_node_is_described_and_measured)
+PAIR_TEST(a_node_is_described_and_measured)
 {
   static const char *const tls[] = {"never", "always"};
   for (size_t i = 0; i < 2; i++) {
-    pair_node n;
-    open_node(&n, tls[i]);
-    assert_int_equal(check(where(&n), key_path, tls[i]), KVF_OK);
-    assert_string_equal(found.address, where(&n));
+    open_node(tls[i]);
+    assert_int_equal(check(where(&p.producer), key_path, tls[i]), KVF_OK);
+    assert_string_equal(found.address, where(&p.producer));
     assert_string_equal(found.version, kvf_version());
     assert_string_equal(found.transports, "local,tcp");
     assert_int_equal(found.protocol_min, KVF_PROTOCOL_VERSION_MIN);
@@ -87,29 +86,27 @@ TEST(a_node_is_described_and_measured)
     assert_int_equal(found.encrypted, i);
     assert_true(found.connect_ns > 0 && found.handshake_ns > 0 && found.round_trip_ns > 0);
     assert_true(found.bytes > 0 && found.bytes_per_s > 0);
-    assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
-    assert_int_equal(pair_stat(&n, "sessions_refused", "handshake_refused"), 0);
-    pair_close_node(&n);
+    assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
+    assert_int_equal(pair_stat(&p.producer, "sessions_refused", "handshake_refused"), 0);
+    pair_close_node(&p.producer);
   }
 }
 
 /* P6: however often it is asked. What it does not give is not waited for. */
-TEST(a_node_makes_up_so_much_a_second)
+PAIR_TEST(a_node_makes_up_so_much_a_second)
 {
-  pair_node n;
-  open_node(&n, "never");
+  open_node("never");
   uint64_t bytes = 0;
   uint64_t began_ms = now_ms();
   for (int i = 0; i < 5; i++) {
-    assert_int_equal(check(where(&n), key_path, "never"), KVF_OK);
+    assert_int_equal(check(where(&p.producer), key_path, "never"), KVF_OK);
     assert_true(found.round_trip_ns > 0);
     bytes += found.bytes;
   }
   assert_true(bytes <= KVF_CHECK_BYTES_PER_S / 1000 * (1001 + now_ms() - began_ms));
-  pair_close_node(&n);
 }
 
-TEST(another_key_or_another_tls_is_refused)
+PAIR_TEST(another_key_or_another_tls_is_refused)
 {
   static const struct {
     const char *node_tls, *key, *tls, *why;
@@ -118,12 +115,11 @@ TEST(another_key_or_another_tls_is_refused)
               {"never", key_path, "always", "TLS: it does not speak TLS (option tls)"},
               {"always", key_path, "never", "it speaks TLS, which this node does not (option tls)"}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-    pair_node n;
-    open_node(&n, rows[i].node_tls);
-    assert_int_equal(check(where(&n), rows[i].key, rows[i].tls), KVF_HANDSHAKE_REFUSED);
+    open_node(rows[i].node_tls);
+    assert_int_equal(check(where(&p.producer), rows[i].key, rows[i].tls), KVF_HANDSHAKE_REFUSED);
     assert_string_equal(message, rows[i].why);
     assert_true(found.connect_ns > 0 && found.handshake_ns == 0);
-    pair_close_node(&n);
+    pair_close_node(&p.producer);
   }
 }
 

@@ -15,7 +15,7 @@ typedef struct fixture {
 
 static fixture f;
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   memset(&f, 0, sizeof(f));
   int ends[2];
@@ -23,16 +23,14 @@ static int set_up(__attribute__((unused)) void **state)
   f.socket = kvf_control_socket_new(7, ends[0], false);
   assert_non_null(f.socket);
   f.peer = ends[1];
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_control_socket_free(f.socket);
   if (f.peer >= 0) {
     (void)close(f.peer);
   }
-  return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
@@ -48,18 +46,23 @@ static void peer_sends(const void *data, size_t bytes)
   assert_int_equal(send(f.peer, data, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
 }
 
-static size_t frame_of(kvf_frame_type type, uint8_t first, uint32_t body_bytes, uint8_t *out)
+static size_t frame_of(kvf_frame_type of_type, uint8_t first, uint32_t bytes, uint8_t *out)
 {
-  kvf_frame_header_encode(type, body_bytes, out);
-  for (uint32_t i = 0; i < body_bytes; i++) {
+  kvf_frame_header_encode(of_type, bytes, out);
+  for (uint32_t i = 0; i < bytes; i++) {
     out[KVF_FRAME_HEADER_BYTES + i] = (uint8_t)(first + i);
   }
-  return KVF_FRAME_HEADER_BYTES + body_bytes;
+  return KVF_FRAME_HEADER_BYTES + bytes;
 }
 
-static kvf_status next_frame(size_t limit, kvf_frame_type *type, const uint8_t **body, size_t *bytes)
+/* The next frame. */
+static kvf_frame_type type;
+static const uint8_t *body;
+static size_t body_bytes;
+
+static kvf_status next_frame(size_t limit)
 {
-  return kvf_control_socket_frame(f.socket, limit, type, body, bytes);
+  return kvf_control_socket_frame(f.socket, limit, &type, &body, &body_bytes);
 }
 
 /* ---- reading ---- */
@@ -76,13 +79,10 @@ SET_TEST(frames_come_whole_and_in_order)
     uint8_t first;
   } expected[] = {{KVF_FRAME_PING, 5, 1}, {KVF_FRAME_PONG, 0, 0}, {KVF_FRAME_LEASES, 7, 100}};
   size_t taken = 0;
-  kvf_frame_type type;
-  const uint8_t *body;
-  size_t body_bytes;
   for (size_t i = 0; i < bytes; i++) { /* byte by byte */
     peer_sends(data + i, 1);
     assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
-    kvf_status status = next_frame(LIMIT, &type, &body, &body_bytes);
+    kvf_status status = next_frame(LIMIT);
     if (status == KVF_OK) {
       assert_int_equal(type, expected[taken].type);
       assert_int_equal(body_bytes, expected[taken].bytes);
@@ -95,55 +95,46 @@ SET_TEST(frames_come_whole_and_in_order)
   }
   assert_int_equal(taken, 3);
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_NOT_FOUND);
-  assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_NOT_FOUND);
+  assert_int_equal(next_frame(LIMIT), KVF_NOT_FOUND);
 }
 
 SET_TEST(several_frames_may_come_at_once)
 {
   uint8_t data[1024];
   size_t bytes = 0;
-  kvf_frame_type type;
-  const uint8_t *body;
-  size_t body_bytes;
   for (uint8_t i = 0; i < 20; i++) {
     bytes += frame_of(KVF_FRAME_PING, i, 3, data + bytes);
   }
   peer_sends(data, bytes);
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
   for (uint8_t i = 0; i < 20; i++) {
-    assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_OK);
+    assert_int_equal(next_frame(LIMIT), KVF_OK);
     assert_int_equal(body[0], i);
     kvf_control_socket_drop_frame(f.socket, body_bytes);
   }
-  assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_NOT_FOUND);
+  assert_int_equal(next_frame(LIMIT), KVF_NOT_FOUND);
 }
 
 SET_TEST(what_is_no_frame_is_refused)
 {
   uint8_t data[KVF_FRAME_HEADER_BYTES];
-  kvf_frame_type type;
-  const uint8_t *body;
-  size_t body_bytes;
   memset(data, 'G', sizeof(data)); /* "GET / HT", say */
   peer_sends(data, sizeof(data));
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
-  assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_PROTOCOL);
+  assert_int_equal(next_frame(LIMIT), KVF_PROTOCOL);
 }
 
 /* P6: before its body has come, and before anything is allocated for it. */
 SET_TEST(long_frames_are_refused_by_their_header)
 {
   uint8_t data[KVF_FRAME_HEADER_BYTES];
-  kvf_frame_type type;
-  const uint8_t *body;
-  size_t body_bytes;
   kvf_frame_header_encode(KVF_FRAME_LEASES, LIMIT + 1, data);
   peer_sends(data, sizeof(data));
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
   size_t capacity = f.socket->in_capacity;
-  assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_PROTOCOL);
+  assert_int_equal(next_frame(LIMIT), KVF_PROTOCOL);
   assert_int_equal(f.socket->in_capacity, capacity);
-  assert_int_equal(next_frame(LIMIT + 1, &type, &body, &body_bytes), KVF_NOT_FOUND);
+  assert_int_equal(next_frame(LIMIT + 1), KVF_NOT_FOUND);
 }
 
 /* However much comes at once, no more is held than a buffer and a frame. */
@@ -158,10 +149,7 @@ SET_TEST(input_is_bounded)
     sent += some > 0 ? (size_t)some : 0;
     sent = sent == bytes ? 0 : sent;
     if (kvf_control_socket_fill(f.socket) == KVF_OK) {
-      kvf_frame_type type;
-      const uint8_t *body;
-      size_t body_bytes;
-      if (next_frame(KVF_FRAME_BODY_BYTES_MAX, &type, &body, &body_bytes) == KVF_OK) {
+      if (next_frame(KVF_FRAME_BODY_BYTES_MAX) == KVF_OK) {
         assert_memory_equal(body, data + KVF_FRAME_HEADER_BYTES, body_bytes);
         kvf_control_socket_drop_frame(f.socket, body_bytes);
         frames++;
@@ -176,11 +164,8 @@ SET_TEST(idle_connections_keep_a_small_buffer)
 {
   static uint8_t data[64 * 1024];
   size_t bytes = frame_of(KVF_FRAME_LEASES, 0, 60000, data);
-  kvf_frame_type type;
-  const uint8_t *body;
-  size_t body_bytes;
   peer_sends(data, bytes);
-  while (next_frame(KVF_FRAME_BODY_BYTES_MAX, &type, &body, &body_bytes) == KVF_NOT_FOUND) {
+  while (next_frame(KVF_FRAME_BODY_BYTES_MAX) == KVF_NOT_FOUND) {
     assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
   }
   kvf_control_socket_drop_frame(f.socket, body_bytes);
@@ -188,7 +173,7 @@ SET_TEST(idle_connections_keep_a_small_buffer)
   bytes = frame_of(KVF_FRAME_PING, 0, 8, data);
   peer_sends(data, bytes);
   assert_int_equal(kvf_control_socket_fill(f.socket), KVF_OK);
-  assert_int_equal(next_frame(LIMIT, &type, &body, &body_bytes), KVF_OK);
+  assert_int_equal(next_frame(LIMIT), KVF_OK);
 }
 
 SET_TEST(end_of_the_stream_is_told)

@@ -2,14 +2,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../sides/peer.h"
@@ -69,6 +66,20 @@ ssize_t __wrap_getrandom(void *out, size_t bytes, unsigned flags)
   return __real_getrandom(out, bytes, flags);
 }
 
+static stranger s = {.fd = -1};
+static pair_ticket ticket;
+static char key_file[64];
+
+static void tear_down(void)
+{
+  stranger_close(&s);
+  pair_close();
+  (void)unlink(key_file);
+  key_file[0] = 0;
+}
+
+#define NODES_TEST(name) TEST_WITH(name, NULL, tear_down)
+
 /* ---- listening ---- */
 
 TEST(port_is_chosen_and_told)
@@ -90,22 +101,18 @@ TEST(port_is_chosen_and_told)
 }
 
 /* What it comes to is where tcp's data listens, too. */
-TEST(interface_or_network_is_an_address)
+NODES_TEST(interface_or_network_is_an_address)
 {
   static const char *const named[] = {"lo", "127.0.0.0/8"};
   for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
     const pair_option options[] = {{"listen", named[i]}, {"transports", "tcp"}, {NULL, NULL}};
-    pair_node producer;
-    pair_node consumer;
-    pair_ticket ticket;
-    pair_open_node(&producer, options);
-    pair_open_node(&consumer, options);
-    kvf_rank_record record = pair_record(producer.node);
+    pair_open_node(&p.producer, options);
+    pair_open_node(&p.consumer, options);
+    kvf_rank_record record = pair_record(p.producer.node);
     assert_true(kvf_address_is_v4(&record.address) && kvf_address_is_loopback(&record.address));
-    pair_offer(&producer, 0, 4, 1, true, &ticket);
-    pair_fetch_whole(&consumer, &ticket, 0);
-    pair_close_node(&consumer);
-    pair_close_node(&producer);
+    pair_offer(&p.producer, 0, 4, 1, true, &ticket);
+    pair_fetch_whole(&p.consumer, &ticket, 0);
+    pair_close();
   }
   const pair_option none[] = {{"listen", "198.51.100.0/24"}, {NULL, NULL}};
   pair_expect_refused(none, KVF_INVALID, "listen = 198.51.100.0/24: no address of this machine is in that network");
@@ -116,7 +123,7 @@ TEST(interface_or_network_is_an_address)
 #define SECOND_KEY "a key of sixteen"
 
 /* A producer at both, whose tickets name `first` for the one of IPv4; NULL: where it is. */
-static void open_dual(pair *p, const char *key_file, const char *first, const char *ports)
+static void open_dual(const char *first, const char *ports)
 {
   const pair_option producer[] = {{"listen", "127.0.0.1"},
                                   {"listen_other", "::1"},
@@ -126,78 +133,66 @@ static void open_dual(pair *p, const char *key_file, const char *first, const ch
                                   {first == NULL ? NULL : "advertise", first},
                                   {NULL, NULL}};
   const pair_option consumer[] = {{"listen", ""}, {"key_file", key_file}, {"transports", "tcp"}, {NULL, NULL}};
-  pair_open_node(&p->producer, producer);
-  pair_open_node(&p->consumer, consumer);
+  pair_open_node(&p.producer, producer);
+  pair_open_node(&p.consumer, consumer);
 }
 
-static void load_from(pair *p, const char *expected_host)
+static void load_from(const char *expected_host)
 {
-  pair_ticket ticket;
   kvf_peer_stat peers[2];
-  pair_offer(&p->producer, 0, 4, 1, true, &ticket);
-  pair_fetch_whole(&p->consumer, &ticket, 0);
-  assert_int_equal(kvf_node_peers(p->consumer.node, peers, 2), 1);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
+  pair_fetch_whole(&p.consumer, &ticket, 0);
+  assert_int_equal(kvf_node_peers(p.consumer.node, peers, 2), 1);
   assert_memory_equal(peers[0].address, expected_host, strlen(expected_host));
 }
 
-TEST(one_address_of_each_family)
+NODES_TEST(one_address_of_each_family)
 {
-  char key_file[64];
-  pair p;
   stranger_key_file(SECOND_KEY, key_file);
-  open_dual(&p, key_file, NULL, "");
+  open_dual(NULL, "");
   const kvf_rank_record record = pair_record(p.producer.node);
   char text[KVF_ADDRESS_TEXT_BYTES];
   kvf_address_format_host(&record.other, text);
   assert_string_equal(text, "::1");
-  load_from(&p, "127.0.0.1:");
-  pair_close(&p);
+  load_from("127.0.0.1:");
+  pair_close();
 
   /* Nobody is where the ticket says first: control connection and data take the other way. */
   const held_port nobody = hold_port();
-  open_dual(&p, key_file, nobody.address, "");
-  load_from(&p, "[::1]:");
-  pair_close(&p);
+  open_dual(nobody.address, "");
+  load_from("[::1]:");
   (void)close(nobody.fd);
-  (void)unlink(key_file);
 }
 
 /* Data has the same port at both: one that is taken at either is passed over. */
-TEST(a_data_port_is_free_at_both_addresses)
+NODES_TEST(a_data_port_is_free_at_both_addresses)
 {
-  char key_file[64];
   char ports[16];
-  pair p;
   const held_port v6 = hold_port_of(AF_INET6);
   const held_port nobody = hold_port();
   assert_int_equal(listen(v6.fd, 1), 0);
   stranger_key_file(SECOND_KEY, key_file);
   (void)snprintf(ports, sizeof(ports), "%u-%u", (unsigned)v6.port, (unsigned)v6.port + 40);
-  open_dual(&p, key_file, nobody.address, ports);
-  load_from(&p, "[::1]:");
-  pair_close(&p);
+  open_dual(nobody.address, ports);
+  load_from("[::1]:");
   (void)close(nobody.fd);
   (void)close(v6.fd);
-  (void)unlink(key_file);
 }
 
 /* An engine whose second address is not there (yet) has one. */
-TEST(a_node_does_without_the_second_address)
+NODES_TEST(a_node_does_without_the_second_address)
 {
-  char key_file[64];
-  pair_node n;
   stranger_key_file(SECOND_KEY, key_file);
   const pair_option options[] = {{"key_file", key_file}, {"listen_other", "2001:db8::1"}, {NULL, NULL}};
   const pair_option same[] = {{"key_file", key_file}, {"listen_other", "127.0.0.2"}, {NULL, NULL}};
   const pair_option keyless[] = {{"listen_other", "::1"}, {NULL, NULL}};
   const pair_option *const rows[] = {options, same, keyless};
   for (size_t i = 0; i < 3; i++) {
-    pair_open_node(&n, rows[i]);
-    assert_int_equal(pair_record(n.node).other.port, 0);
-    assert_int_equal(pair_logged(&n, "has one address instead of one of each family", NULL), i == 0);
-    pair_close_node(&n);
+    pair_open_node(&p.producer, rows[i]);
+    assert_int_equal(pair_record(p.producer.node).other.port, 0);
+    assert_int_equal(pair_logged(&p.producer, "has one address instead of one of each family", NULL), i == 0);
+    pair_close_node(&p.producer);
   }
-  (void)unlink(key_file);
 }
 
 /* As ranks of one host do, and whoever advertises another address: tickets name the port that was taken. */
@@ -270,9 +265,8 @@ TEST(advertised_address_is_what_tickets_name)
 }
 
 /* P8: off loopback only with a key, and never with an address that nobody can connect to. */
-TEST(other_addresses_need_a_key)
+NODES_TEST(other_addresses_need_a_key)
 {
-  char key_file[64];
   stranger_key_file("a key of sixteen", key_file);
   const pair_option open_to_all[] = {{"listen", "0.0.0.0"}, {"advertise", "127.0.0.1"}, {NULL, NULL}};
   const pair_option nameless[] = {{"listen", "0.0.0.0"}, {"key_file", key_file}, {NULL, NULL}};
@@ -286,40 +280,34 @@ TEST(other_addresses_need_a_key)
   pair_expect_refused(advertised_to_all, KVF_INVALID, "advertise = 0.0.0.0 names no address");
   assert_int_equal(pair_open_bare(good, &node, message), KVF_OK);
   kvf_node_close(node);
-  (void)unlink(key_file);
 }
 
-TEST(addresses_that_are_not_ours_are_refused)
+NODES_TEST(addresses_that_are_not_ours_are_refused)
 {
-  char key_file[64];
   stranger_key_file("a key of sixteen", key_file);
   const pair_option options[] = {{"listen", "192.0.2.1"}, {"key_file", key_file}, {NULL, NULL}};
   pair_expect_refused(options, KVF_ADDRESS_IN_USE, "192.0.2.1");
-  (void)unlink(key_file);
 }
 
 /* A control node takes no connections; it makes them. */
-TEST(control_node_does_not_listen)
+NODES_TEST(control_node_does_not_listen)
 {
   const pair_option options[] = {{"listen", ""}, {NULL, NULL}};
   kvf_node *control;
-  pair_node producer;
-  pair_ticket ticket;
   kvf_request_info info;
   char message[KVF_MESSAGE_BYTES_MAX];
   uint8_t record[KVF_ADDRESS_BYTES_MAX];
   size_t bytes = 0;
   assert_int_equal(pair_open_bare(options, &control, message), KVF_OK);
   assert_int_equal(kvf_node_address(control, record, sizeof(record), &bytes), KVF_INVALID);
-  pair_open_node(&producer, NULL);
-  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  pair_open_node(&p.producer, NULL);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   assert_int_equal(kvf_lease_end(control, &ticket.lease), KVF_NOT_FOUND); /* it has no fence to store to */
   assert_int_equal(kvf_request_open(control, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
-  assert_true(pair_wait_stat(&producer, "sessions_open", "", 1, 10000));
+  assert_true(pair_wait_stat(&p.producer, "sessions_open", "", 1, 10000));
   assert_int_equal(kvf_request_cancel(control, info.id), KVF_OK);
-  assert_int_equal(pair_wait_lease_end(&producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_ABANDONED);
   kvf_node_close(control);
-  pair_close_node(&producer);
 }
 
 /* ---- descriptors ---- */
@@ -357,22 +345,18 @@ static void assert_at_rest(void)
 }
 
 /* P6: without descriptors nobody is accepted; when there are some again those who waited are. */
-TEST(running_out_of_descriptors_is_survived)
+NODES_TEST(running_out_of_descriptors_is_survived)
 {
   descriptors d;
-  pair_node n;
-  stranger s;
-  pair_open_node(&n, NULL);
+  pair_open_node(&p.producer, NULL);
   take_all(&d);
   (void)close(d.taken[--d.count]); /* for the stranger's own end */
-  stranger_connect(&s, pair_record(n.node).address, NULL);
-  assert_true(pair_wait_log(&n, "cannot accept connections: out of descriptors or memory", NULL, 10000));
-  assert_int_equal(pair_stat(&n, "sessions_accepted", ""), 0);
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
+  assert_true(pair_wait_log(&p.producer, "cannot accept connections: out of descriptors or memory", NULL, 10000));
+  assert_int_equal(pair_stat(&p.producer, "sessions_accepted", ""), 0);
   give_back(&d);
-  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
+  assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
   assert_at_rest(); /* the pause is over and forgotten */
-  stranger_close(&s);
-  pair_close_node(&n);
 }
 
 static const pair_option patient_breaker[] = {{"handshake_timeout_ms", "10"},
@@ -381,24 +365,26 @@ static const pair_option patient_breaker[] = {{"handshake_timeout_ms", "10"},
                                               {"lease_ttl_ms", "300"},
                                               {NULL, NULL}};
 
+/* The consumer dials. */
+static void open_request(void)
+{
+  kvf_request_info info;
+  assert_int_equal(kvf_request_open(p.consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info),
+                   KVF_OK);
+}
+
 /* What this process lacks is not held against the peer. */
-TEST(running_out_of_descriptors_opens_no_breaker)
+NODES_TEST(running_out_of_descriptors_opens_no_breaker)
 {
   descriptors d;
-  pair_node producer;
-  pair_node consumer;
-  pair_ticket ticket;
-  kvf_request_info info;
-  pair_open_node(&producer, &patient_breaker[1]);
-  pair_open_node(&consumer, &patient_breaker[1]);
-  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  pair_open_node(&p.producer, &patient_breaker[1]);
+  pair_open_node(&p.consumer, &patient_breaker[1]);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   take_all(&d);
-  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
-  assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
+  open_request();
+  assert_true(pair_wait_log(&p.consumer, "no_memory", "cannot connect", 10000));
   give_back(&d);
-  assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
-  pair_close_node(&consumer);
-  pair_close_node(&producer);
+  assert_true(pair_wait_stat(&p.consumer, "peer_handshakes", "", 1, 10000));
 }
 
 /* A node that is told of nothing does not open. */
@@ -415,91 +401,71 @@ TEST(a_node_that_cannot_watch_does_not_open)
   assert_int_equal(count_entries("/proc/self/fd"), fds);
 }
 
-TEST(a_connection_that_cannot_be_watched_is_closed)
+NODES_TEST(a_connection_that_cannot_be_watched_is_closed)
 {
-  pair_node n;
-  stranger s;
-  pair_open_node(&n, NULL);
+  pair_open_node(&p.producer, NULL);
   atomic_store(&watches, 1);
-  stranger_connect(&s, pair_record(n.node).address, NULL);
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
   peer_expect_closed(s.fd);
   stranger_close(&s);
-  assert_true(pair_wait_log(&n, "connection closed", "descriptors that may be watched", 10000));
-  assert_int_equal(pair_stat(&n, "sessions_abandoned", ""), 1); /* the core knows */
-  stranger_connect(&s, pair_record(n.node).address, NULL);
-  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 2, 10000));
-  stranger_close(&s);
-  pair_close_node(&n);
+  assert_true(pair_wait_log(&p.producer, "connection closed", "descriptors that may be watched", 10000));
+  assert_int_equal(pair_stat(&p.producer, "sessions_abandoned", ""), 1); /* the core knows */
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
+  assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 2, 10000));
 }
 
 /* Nothing is drawn that a copy of this process would draw as well. */
-TEST(without_random_numbers_nothing_is_drawn)
+NODES_TEST(without_random_numbers_nothing_is_drawn)
 {
-  pair_node n;
-  stranger s;
   kvf_lease lease;
-  pair_open_node(&n, NULL);
+  pair_open_node(&p.producer, NULL);
   atomic_store(&without_random, true);
-  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_SYSTEM);
-  stranger_connect(&s, pair_record(n.node).address, NULL);
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &lease), KVF_SYSTEM);
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
   peer_expect_closed(s.fd);
   stranger_close(&s);
-  assert_true(pair_wait_log(&n, "connection closed: the system gives no random numbers", NULL, 10000));
+  assert_true(pair_wait_log(&p.producer, "connection closed: the system gives no random numbers", NULL, 10000));
   atomic_store(&without_random, false);
-  assert_int_equal(kvf_lease_reserve(n.node, 1, 0, &lease), KVF_OK);
-  stranger_connect(&s, pair_record(n.node).address, NULL);
-  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
-  stranger_close(&s);
-  pair_close_node(&n);
+  assert_int_equal(kvf_lease_reserve(p.producer.node, 1, 0, &lease), KVF_OK);
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL);
+  assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
 }
 
-TEST(a_dial_that_cannot_be_watched_is_tried_again)
+NODES_TEST(a_dial_that_cannot_be_watched_is_tried_again)
 {
-  pair_node producer;
-  pair_node consumer;
-  pair_ticket ticket;
-  kvf_request_info info;
-  pair_open_node(&producer, &patient_breaker[1]);
-  pair_open_node(&consumer, &patient_breaker[1]);
-  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  pair_open_node(&p.producer, &patient_breaker[1]);
+  pair_open_node(&p.consumer, &patient_breaker[1]);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   atomic_store(&only_dials, true);
   atomic_store(&watches, 1);
-  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
-  assert_true(pair_wait_log(&consumer, "no_memory", "cannot connect", 10000));
+  open_request();
+  assert_true(pair_wait_log(&p.consumer, "no_memory", "cannot connect", 10000));
   atomic_store(&only_dials, false);
-  assert_true(pair_wait_stat(&consumer, "peer_handshakes", "", 1, 10000));
-  pair_close_node(&consumer);
-  pair_close_node(&producer);
+  assert_true(pair_wait_stat(&p.consumer, "peer_handshakes", "", 1, 10000));
 }
 
 /* ---- dialing ---- */
 
 /* The thread was away until the core had given a dial up. Nobody would close the connection. */
-TEST(abandoned_dial_does_not_begin)
+NODES_TEST(abandoned_dial_does_not_begin)
 {
-  pair_node producer;
-  pair_node consumer;
-  pair_ticket ticket;
-  kvf_request_info info;
-  pair_open_node(&producer, NULL);
-  pair_open_node(&consumer, patient_breaker);
-  pair_offer(&producer, 0, 4, 1, true, &ticket);
+  pair_open_node(&p.producer, NULL);
+  pair_open_node(&p.consumer, patient_breaker);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   atomic_store(&away, true);
   while (atomic_load(&away_count) < 2) {
-    kvf_node_wake(producer.node);
-    kvf_node_wake(consumer.node);
+    kvf_node_wake(p.producer.node);
+    kvf_node_wake(p.consumer.node);
     sleep_ms(1);
   }
-  assert_int_equal(kvf_request_open(consumer.node, ticket.text, ticket.bytes, &ticket.prompt, NULL, 9, &info), KVF_OK);
+  open_request();
   sleep_ms(50);
   atomic_store(&away, false);
-  assert_true(pair_wait_stat(&consumer, "peer_failures", "", 1, 10000));
-  assert_true(pair_wait_stat(&producer, "sessions_accepted", "", 1, 10000));
+  assert_true(pair_wait_stat(&p.consumer, "peer_failures", "", 1, 10000));
+  assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
   sleep_ms(100);
-  assert_int_equal(pair_stat(&consumer, "peer_dials", ""), 2);
-  assert_int_equal(pair_stat(&producer, "sessions_accepted", ""), 1); /* the second of them */
-  pair_close_node(&consumer);
-  pair_close_node(&producer);
+  assert_int_equal(pair_stat(&p.consumer, "peer_dials", ""), 2);
+  assert_int_equal(pair_stat(&p.producer, "sessions_accepted", ""), 1); /* the second of them */
 }
 
 /* ---- writing ---- */
@@ -514,7 +480,7 @@ static size_t ping_frame(uint64_t seq, uint8_t out[KVF_FRAME_HEADER_BYTES + KVF_
 }
 
 /* The node's end of this connection, which is in this process too. */
-static int other_end(const stranger *s)
+static int other_end(void)
 {
   for (int fd = 3; fd < 1024; fd++) {
     struct sockaddr_storage storage;
@@ -523,12 +489,12 @@ static int other_end(const stranger *s)
     char name[KVF_ADDRESS_TEXT_BYTES];
     if (getpeername(fd, (struct sockaddr *)&storage, &length) == 0 && kvf_address_from_sockaddr(&storage, &peer)) {
       kvf_address_format(&peer, name);
-      if (strcmp(name, s->name) == 0) {
+      if (strcmp(name, s.name) == 0) {
         return fd;
       }
     }
   }
-  fail_msg("no connection from %s", s->name);
+  fail_msg("no connection from %s", s.name);
   return -1;
 }
 
@@ -539,14 +505,14 @@ static void shrink_buffer(int fd, int option)
 }
 
 /* Waits until the node has read all that was sent to it. */
-static void wait_until_read(const stranger *s, int node_fd)
+static void wait_until_read(int node_fd)
 {
   uint64_t until_ms = now_ms() + 20000;
   int unsent = 1;
   int unread = 1;
   while (unsent > 0 || unread > 0) {
     assert_true(now_ms() < until_ms);
-    assert_int_equal(ioctl(s->fd, SIOCOUTQ, &unsent), 0);
+    assert_int_equal(ioctl(s.fd, SIOCOUTQ, &unsent), 0);
     assert_int_equal(ioctl(node_fd, FIONREAD, &unread), 0);
   }
 }
@@ -555,102 +521,77 @@ static void wait_until_read(const stranger *s, int node_fd)
 #define PING_BYTES (KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX)
 
 /* More answers than the kernel takes at once: the rest waits, and comes in order. */
-TEST(slow_readers_get_everything)
+NODES_TEST(slow_readers_get_everything)
 {
-  pair_node n;
-  stranger s;
   uint8_t *pings = allocate((size_t)PINGS * PING_BYTES);
   uint8_t *pongs = allocate((size_t)PINGS * PING_BYTES);
   size_t bytes = 0;
-  pair_open_node(&n, NULL);
-  stranger_open(&s, pair_record(n.node).address, NULL);
-  int node_fd = other_end(&s);
+  pair_open_node(&p.producer, NULL);
+  stranger_open(&s, pair_record(p.producer.node).address, NULL);
+  int node_fd = other_end();
   shrink_buffer(node_fd, SO_SNDBUF);
   shrink_buffer(s.fd, SO_RCVBUF);
   for (uint64_t i = 0; i < PINGS; i++) {
     bytes += ping_frame(i, pings + bytes);
   }
   peer_send(s.fd, pings, bytes);
-  wait_until_read(&s, node_fd);
+  wait_until_read(node_fd);
   peer_receive(s.fd, pongs, bytes);
   for (uint64_t i = 0; i < PINGS; i++) { /* the same but for their type */
     kvf_frame_header_encode(KVF_FRAME_PONG, KVF_PING_BYTES_MAX, pings + i * PING_BYTES);
   }
   assert_memory_equal(pings, pongs, bytes);
-  stranger_close(&s);
-  pair_close_node(&n);
   free(pings);
   free(pongs);
 }
 
 /* P6: who asks and asks, and never reads, is hung up on. */
-TEST(who_never_reads_is_hung_up_on)
+NODES_TEST(who_never_reads_is_hung_up_on)
 {
-  pair_node n;
-  stranger s;
   uint8_t frame[KVF_FRAME_HEADER_BYTES + KVF_PING_BYTES_MAX];
-  pair_open_node(&n, NULL);
-  stranger_open(&s, pair_record(n.node).address, NULL);
+  pair_open_node(&p.producer, NULL);
+  stranger_open(&s, pair_record(p.producer.node).address, NULL);
   uint64_t until_ms = now_ms() + 60000;
   size_t bytes = ping_frame(1, frame);
   while (send(s.fd, frame, bytes, MSG_NOSIGNAL) > 0) {
     assert_true(now_ms() < until_ms);
   }
-  while (pair_stat(&n, "sessions_open", "") > 0) {
+  while (pair_stat(&p.producer, "sessions_open", "") > 0) {
     assert_true(now_ms() < until_ms);
   }
-  assert_int_equal(pair_stat(&n, "sessions_unread", ""), 1);
-  assert_true(pair_wait_log(&n, "limit: it sends requests and does not read the answers", s.name, 10000));
-  stranger_close(&s);
-  pair_close_node(&n);
+  assert_int_equal(pair_stat(&p.producer, "sessions_unread", ""), 1);
+  assert_true(pair_wait_log(&p.producer, "limit: it sends requests and does not read the answers", s.name, 10000));
 }
 
 /* A child of which no fork handler knows has copies of both ends and of the listener: who is hung up on sees it all
  * the same, the thread is not told of him again, and nobody can connect to a node that is closed. */
-TEST(forked_child_keeps_nothing_open)
+NODES_TEST(forked_child_keeps_nothing_open)
 {
-  pair_node n;
-  stranger s;
-  struct sockaddr_storage at;
-  socklen_t bytes = sizeof(at);
-  pair_open_node(&n, NULL);
-  stranger_connect(&s, pair_record(n.node).address, NULL);
-  assert_true(pair_wait_stat(&n, "sessions_accepted", "", 1, 10000));
-  assert_int_equal(getpeername(s.fd, (struct sockaddr *)&at, &bytes), 0);
-  pid_t child = _Fork();
-  if (child == 0) {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)pause();
-    _exit(0);
-  }
+  pair_open_node(&p.producer, NULL);
+  const kvf_address at = pair_record(p.producer.node).address;
+  stranger_connect(&s, at, NULL);
+  assert_true(pair_wait_stat(&p.producer, "sessions_accepted", "", 1, 10000));
+  const child_process child = child_idle();
   peer_send(s.fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(s.fd);
   stranger_close(&s);
   assert_at_rest();
-  pair_close_node(&n);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(connect(fd, (const struct sockaddr *)&at, bytes), -1);
+  pair_close_node(&p.producer);
+  assert_int_equal(stranger_dial(at), -1);
   assert_int_equal(errno, ECONNREFUSED);
-  (void)close(fd);
-  assert_int_equal(kill(child, SIGKILL), 0);
-  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_true(child_kill(&child));
 }
 
 /* ---- time ---- */
 
 /* The thread sleeps until the next deadline; what comes in between may need it earlier. */
-TEST(earlier_deadlines_wake_the_thread)
+NODES_TEST(earlier_deadlines_wake_the_thread)
 {
   const pair_option options[] = {
       {"lease_ttl_ms", "60000"}, {"lease_max_ms", "60000"}, {"handshake_timeout_ms", "500"}, {NULL, NULL}};
-  pair_node n;
-  stranger s;
-  pair_ticket ticket;
-  pair_open_node(&n, options);
-  pair_offer(&n, 0, 4, 1, true, &ticket);                  /* the next deadline is a minute away */
-  stranger_connect(&s, pair_record(n.node).address, NULL); /* a second */
-  assert_true(pair_wait_stat(&n, "sessions_timed_out", "", 1, 10000));
+  pair_open_node(&p.producer, options);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);                  /* the next deadline is a minute away */
+  stranger_connect(&s, pair_record(p.producer.node).address, NULL); /* a second */
+  assert_true(pair_wait_stat(&p.producer, "sessions_timed_out", "", 1, 10000));
   peer_expect_closed(s.fd);
-  stranger_close(&s);
-  pair_close_node(&n);
 }

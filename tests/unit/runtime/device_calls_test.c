@@ -11,7 +11,6 @@
 #define LAYER_BYTES 65536
 #define PATIENCE_US UINT64_C(30000000)
 
-static pair p;
 static const char *gather_bytes = "0"; /* the option */
 
 static void open_ranks(uint32_t regions, uint32_t block_bytes)
@@ -28,7 +27,7 @@ static void open_ranks(uint32_t regions, uint32_t block_bytes)
                                  {NULL, NULL}};
   (void)snprintf(numbers[0], sizeof(numbers[0]), "%u", regions);
   (void)snprintf(numbers[1], sizeof(numbers[1]), "%u", block_bytes);
-  pair_open(&p, options);
+  pair_open(options);
 }
 
 static unsigned were_kernels_refused(pair_node *n)
@@ -89,7 +88,7 @@ static calls calls_of_a_load(uint32_t regions_count, uint32_t block_bytes)
   fake_cuda_capture(false);
   const calls after = calls_until_now();
   const unsigned refused = were_kernels_refused(&p.producer) + were_kernels_refused(&p.consumer);
-  pair_close(&p);
+  pair_close();
   const calls made = {after.batches - before.batches,
                       after.copies - before.copies,
                       after.kernels - before.kernels,
@@ -190,7 +189,7 @@ static void expect_cheap(const char *what, uint64_t without_ns, uint64_t with_ns
   assert_true(SANITIZED || with_ns < without_ns + 10000);
 }
 
-TEST(the_engines_thread_records_one_event_a_call)
+PAIR_TEST(the_engines_thread_records_one_event_a_call)
 {
   open_ranks(1, LAYER_BYTES);
   load(1, &now);
@@ -198,5 +197,4 @@ TEST(the_engines_thread_records_one_event_a_call)
   const cost with = cost_of(2000, &now);
   expect_cheap("publish", without.publish_ns, with.publish_ns);
   expect_cheap("load start", without.load_start_ns, with.load_start_ns);
-  pair_close(&p);
 }

@@ -55,7 +55,6 @@ typedef struct round_counts {
 
 static const cuda_driver *driver;
 static course now;
-static pair p;
 static producer_process producer;
 static unsigned imports_before; /* the case */
 static round_counts counts;

@@ -8,28 +8,18 @@
 
 #define COUNT 8
 
-static pair p;
 static kvf_node *node; /* the producer's */
 static pair_ticket ticket;
 
-static int open_pair(void **state)
+static void open_pair(void)
 {
   static const pair_option options[] = {{"lease_slots", "2"}, {"lease_pool_share_percent", "50"}, {NULL, NULL}};
-  (void)state;
-  pair_open(&p, options);
+  pair_open(options);
   node = p.producer.node;
   pair_offer(&p.producer, 0, COUNT, 1, false, &ticket);
-  return 0;
 }
 
-static int close_pair(void **state)
-{
-  (void)state;
-  pair_close(&p);
-  return 0;
-}
-
-#define SET_TEST(name) TEST_WITH(name, open_pair, close_pair)
+#define SET_TEST(name) TEST_WITH(name, open_pair, pair_close)
 
 static void expect(const char *function, kvf_status status, kvf_status expected, const char *text)
 {

@@ -14,7 +14,6 @@
 
 static char key_path[64];
 static char other_key_path[64];
-static pair p;
 static kvf_node *control; /* of the consumer's engine: it listens to nobody */
 static pair_ticket ticket;
 static char producer_at[KVF_ADDRESS_TEXT_BYTES];
@@ -33,7 +32,7 @@ static void open_control(const char *key_file, const char *tls, const char *peer
 static void open_all(const char *tls, const char *control_key)
 {
   const pair_option options[] = {{"key_file", key_path}, {"tls", tls}, {NULL, NULL}};
-  pair_open(&p, options);
+  pair_open(options);
   kvf_address_format(&p.producer.node->address, producer_at);
   pair_offer(&p.producer, 0, COUNT, SEED, true, &ticket);
   open_control(control_key, tls, producer_at);
@@ -42,8 +41,11 @@ static void open_all(const char *tls, const char *control_key)
 static void close_all(void)
 {
   kvf_node_close(control);
-  pair_close(&p);
+  control = NULL;
+  pair_close();
 }
+
+#define FIND_TEST(name) TEST_WITH(name, NULL, close_all)
 
 static kvf_status offer(void)
 {
@@ -97,21 +99,20 @@ static void a_find_leads_to_a_load(const char *tls)
   assert_loads(&found);
   assert_int_equal(pair_stat(&p.producer, "offers_open", ""), 0);
   assert_int_equal(pair_stat(&p.producer, "offers_given", ""), 1);
-  close_all();
 }
 
-TEST(a_find_leads_to_a_load_in_the_clear)
+FIND_TEST(a_find_leads_to_a_load_in_the_clear)
 {
   a_find_leads_to_a_load("never");
 }
 
-TEST(a_find_leads_to_a_load_over_tls)
+FIND_TEST(a_find_leads_to_a_load_over_tls)
 {
   a_find_leads_to_a_load("always");
 }
 
 /* P8: who lacks the key is told nothing, and no offer is spent on him. */
-TEST(a_stranger_finds_nothing)
+FIND_TEST(a_stranger_finds_nothing)
 {
   uint64_t id = 0;
   open_all("never", other_key_path);
@@ -121,11 +122,10 @@ TEST(a_stranger_finds_nothing)
   assert_int_equal(pair_stat(&p.producer, "finds_heard", ""), 0);
   assert_int_equal(pair_stat(&p.producer, "offers_given", ""), 0);
   assert_int_equal(pair_stat(&p.producer, "offers_open", ""), 1);
-  close_all();
 }
 
 /* A producer that is started after the find has failed is found by the next one. */
-TEST(a_producer_that_comes_later_is_found)
+FIND_TEST(a_producer_that_comes_later_is_found)
 {
   uint64_t id = 0;
   char at[KVF_ADDRESS_TEXT_BYTES];
@@ -145,10 +145,9 @@ TEST(a_producer_that_comes_later_is_found)
   }
   assert_int_equal(status, KVF_OK);
   (void)take(control, id);
-  close_all();
 }
 
-TEST(calls_that_are_wrong)
+FIND_TEST(calls_that_are_wrong)
 {
   kvf_prompt prompt;
   uint64_t id = 0;
@@ -174,11 +173,10 @@ TEST(calls_that_are_wrong)
   assert_int_equal(kvf_ticket_prompt(control, ticket.text, ticket.bytes, NULL), KVF_INVALID);
   assert_int_equal(find_on(control, &id), KVF_OK);
   assert_int_equal(kvf_ticket_take(control, id, text, sizeof(text), &bytes), KVF_LIMIT);
-  close_all(); /* with a ticket that nobody has taken */
 }
 
 /* Also of a text of several, the first. */
-TEST(a_ticket_says_its_prompt)
+FIND_TEST(a_ticket_says_its_prompt)
 {
   kvf_prompt prompt = {.tokens = 77};
   pair_ticket other;
@@ -194,17 +192,15 @@ TEST(a_ticket_says_its_prompt)
   prompt.tokens = 77;
   assert_int_equal(kvf_ticket_prompt(control, other.text, other.bytes, &prompt), KVF_BAD_TICKET);
   assert_int_equal(prompt.tokens, 77);
-  close_all();
 }
 
-TEST(a_find_is_cut_short_by_the_end_of_its_node)
+FIND_TEST(a_find_is_cut_short_by_the_end_of_its_node)
 {
   uint64_t id = 0;
   open_all("never", key_path);
   for (int i = 0; i < 100; i++) {
     assert_int_equal(kvf_ticket_find(control, &ticket.prompt, NULL, TIMEOUT_MS, 3, &id), KVF_OK);
   }
-  close_all();
 }
 
 int main(int argc, char **argv)

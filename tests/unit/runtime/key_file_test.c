@@ -10,21 +10,17 @@
 
 static char path[] = NAME;
 
-static int make_file(void **state)
+static void make_file(void)
 {
-  (void)state;
   (void)snprintf(path, sizeof(path), NAME);
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   (void)close(fd);
-  return 0;
 }
 
-static int remove_file(void **state)
+static void remove_file(void)
 {
-  (void)state;
   (void)unlink(path);
-  return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, make_file, remove_file)

@@ -120,10 +120,12 @@ static int take_stderr(bool full)
   return ends[0];
 }
 
-static void give_back(void)
+/* Closes the other end. */
+static void give_back(int end)
 {
   assert_int_equal(dup2(error_before, STDERR_FILENO), STDERR_FILENO);
   (void)close(error_before);
+  (void)close(end);
 }
 
 TEST(without_a_function_lines_go_to_standard_error)
@@ -136,9 +138,8 @@ TEST(without_a_function_lines_go_to_standard_error)
     assert_true(kvf_log_sink_put(sink, level, "text"));
   }
   kvf_log_sink_close(sink);
-  give_back();
   ssize_t bytes = read(end, text, sizeof(text) - 1);
-  (void)close(end);
+  give_back(end);
   assert_true(bytes > 0);
   assert_string_equal(text, "kvferry error: text\nkvferry warn: text\nkvferry info: text\nkvferry debug: text\n");
 }
@@ -152,16 +153,30 @@ TEST(stalled_standard_error_is_left_behind)
   const uint64_t began_ms = now_ms();
   kvf_log_sink_close(sink);
   const uint64_t took_ms = now_ms() - began_ms;
-  give_back();
-  (void)close(end); /* the thread's write fails, and it frees the sink */
+  give_back(end); /* the thread's write fails, and it frees the sink */
   assert_true(took_ms >= KVF_LOG_SINK_CLOSE_MS && took_ms < KVF_LOG_SINK_CLOSE_MS + 5000);
   sleep_ms(20); /* for the sanitizer's sake */
 }
 
 /* ---- lines that are taken ---- */
 
+static kvf_log_queue *queue;
+
+static void open_queue(void)
+{
+  assert_int_equal(kvf_log_queue_open(&queue), KVF_OK);
+}
+
+static void close_queue(void)
+{
+  kvf_log_queue_close(queue);
+  queue = NULL;
+}
+
+#define QUEUE_TEST(name) TEST_WITH(name, open_queue, close_queue)
+
 /* Takes a line, which must be this one. */
-static void assert_taken(kvf_log_queue *queue, kvf_log_level level, const char *text)
+static void assert_taken(kvf_log_level level, const char *text)
 {
   char line[KVF_LOG_LINE_BYTES_MAX];
   kvf_log_level found = KVF_LOG_DEBUG;
@@ -170,63 +185,52 @@ static void assert_taken(kvf_log_queue *queue, kvf_log_level level, const char *
   assert_int_equal(found, level);
 }
 
-static void assert_nothing_to_take(kvf_log_queue *queue)
+static void assert_nothing_to_take(void)
 {
   char line[KVF_LOG_LINE_BYTES_MAX];
   kvf_log_level level = KVF_LOG_DEBUG;
   assert_false(kvf_log_queue_take(queue, &level, line));
 }
 
-static kvf_log_queue *open_queue(void)
-{
-  kvf_log_queue *queue;
-  assert_int_equal(kvf_log_queue_open(&queue), KVF_OK);
-  return queue;
-}
-
-TEST(lines_are_taken_in_order)
+QUEUE_TEST(lines_are_taken_in_order)
 {
   char long_text[2 * KVF_LOG_LINE_BYTES_MAX];
   char cut[KVF_LOG_LINE_BYTES_MAX];
-  kvf_log_queue *queue = open_queue();
   memset(long_text, 'x', sizeof(long_text) - 1);
   long_text[sizeof(long_text) - 1] = '\0';
   memcpy(cut, long_text, sizeof(cut) - 1);
   cut[sizeof(cut) - 1] = '\0';
   assert_int_equal(kvf_log_queue_open(NULL), KVF_INVALID);
-  assert_nothing_to_take(queue);
+  assert_nothing_to_take();
   assert_false(kvf_log_queue_wait(queue, 1));
   assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "one"));
   assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, "two"));
   assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, long_text));
   assert_true(kvf_log_queue_wait(queue, 10000));
   assert_true(kvf_log_queue_wait(queue, 10000)); /* it leaves them there */
-  assert_taken(queue, KVF_LOG_WARN, "one");
-  assert_taken(queue, KVF_LOG_INFO, "two");
-  assert_taken(queue, KVF_LOG_INFO, cut);
-  assert_nothing_to_take(queue);
-  kvf_log_queue_close(queue);
+  assert_taken(KVF_LOG_WARN, "one");
+  assert_taken(KVF_LOG_INFO, "two");
+  assert_taken(KVF_LOG_INFO, cut);
+  assert_nothing_to_take();
   kvf_log_queue_close(NULL);
 }
 
 /* P6: what waits to be taken is bounded, and what is dropped is counted and told. */
-TEST(lines_that_wait_to_be_taken_are_bounded)
+QUEUE_TEST(lines_that_wait_to_be_taken_are_bounded)
 {
   char text[32];
-  kvf_log_queue *queue = open_queue();
   for (uint32_t round = 0; round < 3; round++) {
     assert_int_equal(put_numbered(queue, KVF_LOG_SINK_LINES_MAX + 7), 7);
-    assert_taken(queue, KVF_LOG_INFO, "line 0");
+    assert_taken(KVF_LOG_INFO, "line 0");
     assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "room again"));
     for (uint32_t i = 1; i < KVF_LOG_SINK_LINES_MAX; i++) {
       (void)snprintf(text, sizeof(text), "line %u", i);
-      assert_taken(queue, KVF_LOG_INFO, text);
+      assert_taken(KVF_LOG_INFO, text);
     }
-    assert_taken(queue, KVF_LOG_ERROR, "room again");
-    assert_taken(queue, KVF_LOG_WARN, "7 lines were left out");
-    assert_nothing_to_take(queue);
+    assert_taken(KVF_LOG_ERROR, "room again");
+    assert_taken(KVF_LOG_WARN, "7 lines were left out");
+    assert_nothing_to_take();
   }
-  kvf_log_queue_close(queue);
 }
 
 /* What is read at the other end of standard error until it holds `expected` lines, or a while has passed. */
@@ -265,14 +269,13 @@ static const char *assert_written(const char *at, const char *level, const char 
 }
 
 /* P6: whoever should take them hangs: they are not lost, and come in order; and it may come back. */
-TEST(lines_that_nobody_takes_go_to_standard_error)
+QUEUE_TEST(lines_that_nobody_takes_go_to_standard_error)
 {
   char text[1024] = {0};
-  kvf_log_queue *queue = open_queue();
   int end = take_stderr(false);
   assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "taken"));
   assert_true(kvf_log_queue_wait(queue, 10000));
-  assert_taken(queue, KVF_LOG_WARN, "taken");
+  assert_taken(KVF_LOG_WARN, "taken");
   const uint64_t began_ms = now_ms();
   assert_true(kvf_log_sink_put(queue, KVF_LOG_WARN, "one"));
   assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "two"));
@@ -280,31 +283,26 @@ TEST(lines_that_nobody_takes_go_to_standard_error)
   const double took_s = (double)(now_ms() - began_ms) / 1000;
   assert_true(kvf_log_sink_put(queue, KVF_LOG_INFO, "three"));
   assert_true(kvf_log_queue_wait(queue, 10000));
-  assert_taken(queue, KVF_LOG_INFO, "three");
-  give_back();
-  (void)close(end);
+  assert_taken(KVF_LOG_INFO, "three");
+  give_back(end);
   const char *second = assert_written(text, "warn", "one");
   assert_string_equal(assert_written(second, "error", "two"), "");
   assert_true(took_s >= KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0);
-  kvf_log_queue_close(queue);
 }
 
 /* Where one is taken now and then, the others wait for their turn, however long. */
-TEST(lines_wait_while_others_are_taken)
+QUEUE_TEST(lines_wait_while_others_are_taken)
 {
-  kvf_log_queue *queue = open_queue();
   assert_int_equal(put_numbered(queue, 6), 0);
   for (uint32_t i = 0; i < 6; i++) {
     char text[32];
     (void)snprintf(text, sizeof(text), "line %u", i);
-    assert_taken(queue, KVF_LOG_INFO, text);
+    assert_taken(KVF_LOG_INFO, text);
     sleep_ms(i < 5 ? KVF_LOG_QUEUE_UNTAKEN_MS / 4 : 0);
   }
-  kvf_log_queue_close(queue);
 }
 
 typedef struct taker {
-  kvf_log_queue *queue;
   atomic_bool stop;
   uint32_t taken;
 } taker;
@@ -315,7 +313,7 @@ static void *take_all(void *context)
   char line[KVF_LOG_LINE_BYTES_MAX];
   kvf_log_level level = KVF_LOG_DEBUG;
   while (!atomic_load(&t->stop)) {
-    if (kvf_log_queue_wait(t->queue, 10) && kvf_log_queue_take(t->queue, &level, line)) {
+    if (kvf_log_queue_wait(queue, 10) && kvf_log_queue_take(queue, &level, line)) {
       sleep_ms(1); /* the log is slow */
       t->taken++;
     }
@@ -323,48 +321,42 @@ static void *take_all(void *context)
   return NULL;
 }
 
-TEST(who_leaves_waits_until_its_lines_are_out)
+QUEUE_TEST(who_leaves_waits_until_its_lines_are_out)
 {
   pthread_t thread;
-  taker t = {.queue = open_queue()};
-  assert_int_equal(put_numbered(t.queue, 50), 0);
+  taker t = {.taken = 0};
+  assert_int_equal(put_numbered(queue, 50), 0);
   assert_int_equal(pthread_create(&thread, NULL, take_all, &t), 0);
-  kvf_log_sink_leave(t.queue);
-  assert_nothing_to_take(t.queue);
+  kvf_log_sink_leave(queue);
+  assert_nothing_to_take();
   atomic_store(&t.stop, true);
   (void)pthread_join(thread, NULL);
   assert_int_equal(t.taken, 50);
-  kvf_log_sink_leave(t.queue); /* at once */
-  kvf_log_queue_close(t.queue);
+  kvf_log_sink_leave(queue); /* at once */
 }
 
 /* P6: nor does it wait for ever where nobody takes them. */
-TEST(who_leaves_a_queue_that_nobody_empties_waits_for_a_bounded_time)
+QUEUE_TEST(who_leaves_a_queue_that_nobody_empties_waits_for_a_bounded_time)
 {
-  kvf_log_queue *queue = open_queue();
   int end = take_stderr(false);
   const uint64_t began_ms = now_ms();
   assert_int_equal(put_numbered(queue, 5), 0);
   kvf_log_sink_leave(queue);
   const double took_s = (double)(now_ms() - began_ms) / 1000;
-  give_back();
-  (void)close(end);
+  give_back(end);
   assert_true(took_s >= KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0 && took_s < KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0 + 5);
-  kvf_log_queue_close(queue);
 }
 
-TEST(what_is_left_goes_to_standard_error_when_the_queue_is_closed)
+QUEUE_TEST(what_is_left_goes_to_standard_error_when_the_queue_is_closed)
 {
   char text[1024] = {0};
-  kvf_log_queue *queue = open_queue();
   int end = take_stderr(false);
   const uint64_t began_ms = now_ms();
   assert_true(kvf_log_sink_put(queue, KVF_LOG_ERROR, "last words"));
-  kvf_log_queue_close(queue);
+  close_queue();
   const double took_s = (double)(now_ms() - began_ms) / 1000;
   read_lines(end, 1, text, sizeof(text));
-  give_back();
-  (void)close(end);
+  give_back(end);
   (void)assert_written(text, "error", "last words");
   assert_true(took_s < KVF_LOG_QUEUE_UNTAKEN_MS / 1000.0);
 }

@@ -39,28 +39,21 @@ static kvf_region region_of(uint32_t group)
 TEST(regions_that_make_no_sense_are_refused)
 {
   kvf_node *node = open_node("127.0.0.1", 0, 1);
-  kvf_region regions[2] = {region_of(0), region_of(0)};
+  kvf_region regions[2] = {region_of(0), region_of(1)};
+  /* The second of two; the last but one has no group 1 before it. */
+  kvf_region bad[] = {region_of(0), region_of(0), region_of(0), region_of(0), region_of(0), region_of(2), region_of(1)};
+  bad[0].base = NULL;
+  memset(&bad[1].memory, 1, sizeof(bad[1].memory)); /* no enumerator, as a C caller may pass */
+  bad[2].blocks = 0;
+  bad[3].heads = 3; /* block_bytes is no multiple */
+  bad[4].heads_total = 4;
+  bad[6].stride_bytes = BLOCK_BYTES - 1;
   assert_int_equal(kvf_node_register(node, NULL, 1), KVF_INVALID);
   assert_int_equal(kvf_node_register(node, regions, 0), KVF_INVALID);
-  regions[1].base = NULL;
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(0);
-  memset(&regions[1].memory, 1, sizeof(regions[1].memory)); /* no enumerator, as a C caller may pass */
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(0);
-  regions[1].blocks = 0;
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(0);
-  regions[1].heads = 3; /* block_bytes is no multiple */
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(0);
-  regions[1].heads_total = 4;
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(2); /* and no group 1 */
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
-  regions[1] = region_of(1);
-  regions[1].stride_bytes = BLOCK_BYTES - 1;
-  assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
+  for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+    regions[1] = bad[i];
+    assert_int_equal(kvf_node_register(node, regions, 2), KVF_INVALID);
+  }
   assert_int_equal(kvf_node_unregister(node), KVF_OK);
   regions[1] = region_of(1); /* and nothing of it has stuck */
   assert_int_equal(kvf_node_register(node, regions, 2), KVF_OK);
@@ -195,11 +188,10 @@ TEST(one_of_two_registrations_wins)
 }
 
 /* P4: until a load's released has been taken its destination is not the caller's to unmap. */
-TEST(end_of_registration_waits_for_loads)
+PAIR_TEST(end_of_registration_waits_for_loads)
 {
-  pair p;
   pair_ticket ticket;
-  pair_open(&p, NULL);
+  pair_open(NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_AGAIN);
@@ -207,7 +199,6 @@ TEST(end_of_registration_waits_for_loads)
   assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_ABORTED);
   assert_int_equal(kvf_node_unregister(p.consumer.node), KVF_OK);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_INVALID);
-  pair_close(&p);
 }
 
 /* ---- the engine ---- */

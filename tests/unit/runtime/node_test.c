@@ -11,18 +11,19 @@
 
 #define CROWD 16
 
-static const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
-static const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
-static const pair_option *const each_transport[] = {local_only, tcp_only};
-
-static pair p;
 static pair_ticket ticket;
 static pair_result result;
+
+/* Over one transport. */
+static void open_over(const char *transport)
+{
+  pair_open((const pair_option[]){{"transports", transport}, {NULL, NULL}});
+}
 
 /* With eight blocks offered. */
 static void open_offering(const pair_option *options)
 {
-  pair_open(&p, options);
+  pair_open(options);
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
 }
 
@@ -32,66 +33,50 @@ static void load(const pair_ticket *offered)
   (void)pair_fetch(&p.consumer, offered, 20, &result);
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+EACH_TRANSPORT_TEST(loads_a_request)
 {
-  pair_close(&p);
-  return 0;
+  open_over(transport);
+  for (uint32_t round = 0; round < 3; round++) {
+    pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
+    pair_fetch_whole(&p.consumer, &ticket, 20);
+    assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
+    assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
+  }
+  assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
 }
 
-#define PAIR_TEST(name) TEST_WITH(name, NULL, tear_down)
-
-PAIR_TEST(loads_a_request)
+EACH_TRANSPORT_TEST(waits_for_publication)
 {
-  for (size_t t = 0; t < 2; t++) {
-    pair_open(&p, each_transport[t]);
-    for (uint32_t round = 0; round < 3; round++) {
-      pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
-      pair_fetch_whole(&p.consumer, &ticket, 20);
-      assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
-      assert_int_equal(kvf_lease_release(p.producer.node, ticket.lease.id), KVF_OK);
-    }
-    assert_int_equal(pair_stat(&p.producer, "leases_live", ""), 0);
-    pair_close(&p);
-  }
-}
-
-PAIR_TEST(waits_for_publication)
-{
-  for (size_t t = 0; t < 2; t++) {
-    pair_open(&p, each_transport[t]);
-    pair_offer(&p.producer, 0, 6, 1, false, &ticket);
-    uint64_t id = pair_begin(&p.consumer, &ticket, 30);
-    assert_false(pair_poll_for(&p.consumer, id, 200).loaded);
-    pair_publish(&p.producer, &ticket);
-    assert_int_equal(pair_wait(&p.consumer, id).verdict.action, KVF_ACTION_USE);
-    assert_true(pair_holds_all(&p.consumer, 30, 6, 1));
-    pair_close(&p);
-  }
+  open_over(transport);
+  pair_offer(&p.producer, 0, 6, 1, false, &ticket);
+  uint64_t id = pair_begin(&p.consumer, &ticket, 30);
+  assert_false(pair_poll_for(&p.consumer, id, 200).loaded);
+  pair_publish(&p.producer, &ticket);
+  assert_int_equal(pair_wait(&p.consumer, id).verdict.action, KVF_ACTION_USE);
+  assert_true(pair_holds_all(&p.consumer, 30, 6, 1));
 }
 
 /* P1: the producer takes the blocks back and gives them to another prompt before the consumer reads. */
-PAIR_TEST(never_takes_stale_blocks)
+EACH_TRANSPORT_TEST(never_takes_stale_blocks)
 {
-  for (size_t t = 0; t < 2; t++) {
-    open_offering(each_transport[t]);
-    assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
-    for (uint32_t i = 0; i < ticket.count; i++) {
-      pair_fill(&p.producer, ticket.blocks[i], 2, i);
-    }
-    load(&ticket);
-    assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
-    assert_int_equal(result.report.prefix, 0);
-    assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
-    assert_int_equal(result.verdict.recompute_tokens, 8 * PAIR_BLOCK_TOKENS);
-    pair_close(&p);
+  open_over(transport);
+  pair_offer(&p.producer, 0, 8, 1, true, &ticket);
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
+  for (uint32_t i = 0; i < ticket.count; i++) {
+    pair_fill(&p.producer, ticket.blocks[i], 2, i);
   }
+  load(&ticket);
+  assert_int_equal(result.report.status, KVF_LEASE_EXPIRED);
+  assert_int_equal(result.report.prefix, 0);
+  assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
+  assert_int_equal(result.verdict.recompute_tokens, 8 * PAIR_BLOCK_TOKENS);
 }
 
 /* P5: nobody comes; the lease runs out by itself. */
 PAIR_TEST(lease_runs_out)
 {
   const pair_option options[] = {{"lease_ttl_ms", "150"}, {NULL, NULL}};
-  pair_open(&p, options);
+  pair_open(options);
   uint64_t before_ms = now_ms();
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 10000), KVF_LEASE_END_EXPIRED);
@@ -99,10 +84,10 @@ PAIR_TEST(lease_runs_out)
 }
 
 /* P5: none of the nodes that are attached is forgotten, however many others have what they need. */
-static void crowd_loads(const char *transports)
+EACH_TRANSPORT_TEST(sixteen_nodes_load_from_one_lease)
 {
   const pair_option options[] = {
-      {"transports", transports}, {"lease_ttl_ms", "3000"}, {"lease_linger_ms", "0"}, {NULL, NULL}};
+      {"transports", transport}, {"lease_ttl_ms", "3000"}, {"lease_linger_ms", "0"}, {NULL, NULL}};
   static pair_node nodes[CROWD];
   uint64_t ids[CROWD];
   pair_open_node(&p.producer, options);
@@ -124,16 +109,6 @@ static void crowd_loads(const char *transports)
   for (uint32_t i = 0; i < CROWD; i++) {
     pair_close_node(&nodes[i]);
   }
-}
-
-PAIR_TEST(sixteen_nodes_load_from_one_lease_local)
-{
-  crowd_loads("local");
-}
-
-PAIR_TEST(sixteen_nodes_load_from_one_lease_tcp)
-{
-  crowd_loads("tcp");
 }
 
 /* P5: a request that waits is renewed by the library's own thread, and released when it is cancelled. */
@@ -185,31 +160,28 @@ PAIR_TEST(refuses_other_models)
 }
 
 /* A producer that is gone: its ticket fails at once, and a second load does not even try. */
-PAIR_TEST(dead_producer_fails_fast)
+EACH_TRANSPORT_TEST(dead_producer_fails_fast)
 {
-  for (size_t t = 0; t < 2; t++) {
-    pair_ticket tickets[2];
-    const held_port port = hold_port();
-    const pair_option fixed[] = {each_transport[t][0], {"listen", port.address}, {NULL, NULL}};
-    pair_open_node(&p.producer, fixed);
-    pair_open_node(&p.consumer, each_transport[t]);
-    pair_offer(&p.producer, 0, 8, 1, true, &tickets[0]);
-    pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
-    pair_close_node(&p.producer);
-    for (uint32_t i = 0; i < 2; i++) {
-      uint64_t before_ms = now_ms();
-      load(&tickets[i]);
-      assert_int_equal(result.report.status, KVF_PEER_DOWN);
-      assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
-      assert_true(now_ms() - before_ms < PAIR_LATE_MS);
-    }
-    assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
-    /* It may be that the producer is on another host, and has named its own loopback. */
-    assert_true(pair_logged(&p.consumer, "peer_down: cannot connect",
-                            "a producer on another one needs a key (option key_file"));
-    pair_close_node(&p.consumer);
-    (void)close(port.fd);
+  pair_ticket tickets[2];
+  const held_port port = hold_port();
+  const pair_option fixed[] = {{"listen", port.address}, {"transports", transport}, {NULL, NULL}};
+  pair_open_node(&p.producer, fixed);
+  pair_open_node(&p.consumer, &fixed[1]);
+  pair_offer(&p.producer, 0, 8, 1, true, &tickets[0]);
+  pair_offer(&p.producer, 1, 8, 2, true, &tickets[1]);
+  pair_close_node(&p.producer);
+  for (uint32_t i = 0; i < 2; i++) {
+    uint64_t before_ms = now_ms();
+    load(&tickets[i]);
+    assert_int_equal(result.report.status, KVF_PEER_DOWN);
+    assert_int_equal(result.verdict.action, KVF_ACTION_RECOMPUTE);
+    assert_true(now_ms() - before_ms < PAIR_LATE_MS);
   }
+  assert_true(pair_stat(&p.consumer, "breaker_refusals", "") > 0);
+  /* It may be that the producer is on another host, and has named its own loopback. */
+  assert_true(
+      pair_logged(&p.consumer, "peer_down: cannot connect", "a producer on another one needs a key (option key_file"));
+  (void)close(port.fd);
 }
 
 /* Another process has taken over the producer's address. */
@@ -233,7 +205,7 @@ PAIR_TEST(restarted_producer_is_told_apart)
 
 PAIR_TEST(abort_is_idempotent)
 {
-  pair_open(&p, NULL);
+  pair_open(NULL);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket); /* never published: the load waits */
   uint64_t id = pair_begin(&p.consumer, &ticket, 20);
   assert_int_equal(pair_load(&p.consumer, &ticket, id, 20), KVF_EXISTS);
@@ -247,7 +219,7 @@ PAIR_TEST(abort_is_idempotent)
 PAIR_TEST(deadline_decides)
 {
   const pair_option options[] = {{"load_timeout_ms", "400"}, {NULL, NULL}};
-  pair_open(&p, options);
+  pair_open(options);
   pair_offer(&p.producer, 0, 8, 1, false, &ticket);
   uint64_t before_ms = now_ms();
   assert_int_equal(pair_fetch(&p.consumer, &ticket, 20, NULL), KVF_DEADLINE);
@@ -258,24 +230,21 @@ PAIR_TEST(deadline_decides)
 /* A producer that listens, and a consumer that does not; both with one transport. */
 static void open_deaf_consumer(const char *transport)
 {
-  const pair_option options[] = {{"transports", transport}, {"listen", ""}, {NULL, NULL}};
-  pair_open_node(&p.producer, (const pair_option[]){{"transports", transport}, {NULL, NULL}});
+  const pair_option options[] = {{"listen", ""}, {"transports", transport}, {NULL, NULL}};
+  pair_open_node(&p.producer, &options[1]);
   pair_open_node(&p.consumer, options);
 }
 
-PAIR_TEST(a_rank_that_only_loads_need_not_listen)
+EACH_TRANSPORT_TEST(a_rank_that_only_loads_need_not_listen)
 {
-  for (size_t t = 0; t < 2; t++) {
-    open_deaf_consumer(each_transport[t][0].value);
-    for (uint32_t round = 0; round < 2; round++) {
-      pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
-      pair_fetch_whole(&p.consumer, &ticket, 20);
-      assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
-      if (round == 0) {
-        pair_move(&p.consumer);
-      }
+  open_deaf_consumer(transport);
+  for (uint32_t round = 0; round < 2; round++) {
+    pair_offer(&p.producer, 3, 10, 40 + round, true, &ticket);
+    pair_fetch_whole(&p.consumer, &ticket, 20);
+    assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 5000), KVF_LEASE_END_COMPLETED);
+    if (round == 0) {
+      pair_move(&p.consumer);
     }
-    pair_close(&p);
   }
 }
 
@@ -336,7 +305,7 @@ PAIR_TEST(goes_on_without_a_transport_that_the_machine_lacks)
   static const pair_option alone[] = {{"transports", "ucx"}, {"ucx_library", "/nowhere/libucp.so.0"}, {NULL, NULL}};
   static const pair_option required[] = {
       {"transports", "ucx,tcp"}, {"ucx_library", "/nowhere/libucp.so.0"}, {"require", "ucx,tcp"}, {NULL, NULL}};
-  pair_open(&p, without);
+  pair_open(without);
   assert_true(pair_wait_log(&p.consumer, "UCX cannot be loaded", "/nowhere/libucp.so.0", 5000));
   pair_offer(&p.producer, 3, 10, 40, true, &ticket);
   pair_fetch_whole(&p.consumer, &ticket, 20);
@@ -349,7 +318,7 @@ PAIR_TEST(goes_on_without_a_transport_that_the_machine_lacks)
 PAIR_TEST(a_required_transport_is_used_alone)
 {
   static const pair_option tcp[] = {{"require", "tcp"}, {NULL, NULL}};
-  pair_open(&p, tcp);
+  pair_open(tcp);
   pair_offer(&p.producer, 3, 10, 40, true, &ticket);
   pair_fetch_whole(&p.consumer, &ticket, 20);
   assert_true(pair_wait_log(&p.consumer, "loads go over tcp", "", 5000));
@@ -369,15 +338,13 @@ PAIR_TEST(a_static_peer_is_connected_before_it_is_needed)
   assert_int_equal(pair_stat(&p.consumer, "peer_handshakes", ""), 1);
 }
 
-TEST(peers_that_cannot_be)
+PAIR_TEST(peers_that_cannot_be)
 {
   expect_refused("peers", "192.0.2.1:80", KVF_INVALID,
                  "peers: 192.0.2.1:80 is off loopback, which needs a shared key (option key_file)");
-  pair_node n;
   const pair_option nobody[] = {{"peers", "no-such-host.invalid:80"}, {NULL, NULL}};
-  pair_open_node(&n, nobody);
-  assert_true(pair_logged(&n, "peers: no-such-host.invalid:80 is left out", NULL));
-  pair_close_node(&n);
+  pair_open_node(&p.producer, nobody);
+  assert_true(pair_logged(&p.producer, "peers: no-such-host.invalid:80 is left out", NULL));
 }
 
 TEST(says_that_a_port_is_in_use)
@@ -433,7 +400,7 @@ static void close_together(void)
 PAIR_TEST(both_ends_close_at_once)
 {
   for (int round = 0; round < ROUNDS; round++) {
-    pair_open(&p, each_transport[round % 2]);
+    open_over(round % 2 == 0 ? "local" : "tcp");
     pair_offer(&p.producer, 0, 8, 1, true, &ticket);
     pair_fetch_whole(&p.consumer, &ticket, 20);
     close_together();
@@ -444,7 +411,7 @@ PAIR_TEST(both_ends_close_at_once)
 PAIR_TEST(both_ends_close_during_a_load)
 {
   for (int round = 0; round < ROUNDS; round++) {
-    pair_open(&p, each_transport[round % 2]);
+    open_over(round % 2 == 0 ? "local" : "tcp");
     pair_offer(&p.producer, 0, 8, 1, round % 4 < 2, &ticket);
     (void)pair_begin(&p.consumer, &ticket, 20);
     if (round % 3 != 0) {
@@ -462,7 +429,7 @@ TEST(closing_nothing_is_allowed)
 /* P1, P5: a reader that still has the memory sees that its lease is over. */
 PAIR_TEST(closing_ends_the_leases)
 {
-  pair_open(&p, tcp_only);
+  open_over("tcp");
   pair_offer(&p.producer, 0, 8, 1, true, &ticket);
   pair_close_node(&p.producer);
   load(&ticket);
@@ -496,12 +463,12 @@ static bool is_stirred(kvf_node *node, const kvf_entropy *before)
 
 /* A copy of the process (a virtual machine's snapshot) goes on from the same secret: its tokens, and what its new
  * connections are challenged with, are its own all the same. */
-TEST(a_copy_of_the_process_draws_others)
+PAIR_TEST(a_copy_of_the_process_draws_others)
 {
   kvf_entropy producer;
   kvf_entropy consumer;
   kvf_lease leases[2];
-  pair_open(&p, tcp_only);
+  open_over("tcp");
   keep_secret(p.producer.node, &producer);
   for (int i = 0; i < 2; i++) {
     restore_secret(p.producer.node, &producer);
@@ -515,5 +482,4 @@ TEST(a_copy_of_the_process_draws_others)
   pair_fetch_whole(&p.consumer, &ticket, 8);
   assert_true(is_stirred(p.producer.node, &producer)); /* it has accepted */
   assert_true(is_stirred(p.consumer.node, &consumer)); /* it has dialed */
-  pair_close(&p);
 }

@@ -26,29 +26,25 @@ static void write_file(const char *name, const char *text)
   assert_int_equal(fclose(file), 0);
 }
 
-static int make_folder(void **state)
+static void make_folder(void)
 {
   char path[64];
-  (void)state;
   (void)snprintf(folder, sizeof(folder), "numa_test.XXXXXX");
   assert_non_null(mkdtemp(folder));
   path_of("node0", path);
   assert_int_equal(mkdir(path, 0700), 0);
   write_file("online", "0-1\n");
   write_file("node0/cpulist", "1,4-5\n");
-  return 0;
 }
 
-static int remove_folder(void **state)
+static void remove_folder(void)
 {
   static const char *const names[] = {"online", "node0/cpulist", "node0", "."};
-  (void)state;
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
     char path[64];
     path_of(names[i], path);
     (void)remove(i == 3 ? folder : path);
   }
-  return 0;
 }
 
 #define FOLDER_TEST(name) TEST_WITH(name, make_folder, remove_folder)

@@ -9,22 +9,28 @@
 #define UNTOUCHED 0xEE
 #define A_WHILE_MS 150
 
-static pair p;
 static test_event event;
+static kvf_ordering_point point; /* the event */
+static pair_ticket ticket;
 
-static void open_pair(const char *transport, const char *checksum)
+/* And offers blocks. */
+static void open_pair(const char *transport, const char *checksum, bool is_published)
 {
   const pair_option options[] = {{"transports", transport}, {"checksum", checksum},   {"memory", "test"},
                                  {"backoff_min_ms", "5"},   {"backoff_max_ms", "20"}, {NULL, NULL}};
   memset(&event, 0, sizeof(event));
-  pair_open(&p, options);
+  point = test_point(&event);
+  pair_open(options);
+  pair_offer(&p.producer, 0, BLOCKS, 1, is_published, &ticket);
 }
 
 static void close_pair(void)
 {
-  pair_close(&p);
+  pair_close();
   assert_int_equal(atomic_load(&event.marks), 0);
 }
+
+#define POINT_TEST(name) TEST_WITH(name, NULL, close_pair)
 
 static void set_untouched(void)
 {
@@ -80,10 +86,7 @@ static void expect_it_asks_again(void)
 
 static void publish_waits(const char *transport, const char *checksum)
 {
-  pair_ticket ticket;
-  open_pair(transport, checksum);
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  open_pair(transport, checksum, false);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   set_untouched();
   assert_int_equal(pair_load(&p.consumer, &ticket, 900, FIRST), KVF_OK);
@@ -110,43 +113,32 @@ TEST(nor_are_checksums_made_before_it)
   publish_waits("tcp", "on");
 }
 
-TEST(a_point_that_is_complete_is_not_waited_for)
+POINT_TEST(a_point_that_is_complete_is_not_waited_for)
 {
-  pair_ticket ticket;
-  open_pair("local", "off");
-  const kvf_ordering_point point = test_point(&event);
+  open_pair("local", "off", false);
   atomic_store(&event.complete, true);
-  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   assert_int_equal(atomic_load(&event.marks), 0);
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   expect_loaded(1);
-  close_pair();
 }
 
-TEST(a_lease_may_end_before_its_point)
+POINT_TEST(a_lease_may_end_before_its_point)
 {
-  pair_ticket ticket;
-  open_pair("local", "on");
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  open_pair("local", "on", false);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
   assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, PAIR_LATE_MS), KVF_LEASE_END_REVOKED);
   atomic_store(&event.complete, true);
   assert_int_equal(pair_load(&p.consumer, &ticket, 900, FIRST), KVF_OK);
   expect_over(KVF_LEASE_EXPIRED);
-  close_pair();
 }
 
 /* ---- loads ---- */
 
 static void load_waits(const char *transport)
 {
-  pair_ticket ticket;
-  open_pair(transport, "off");
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  open_pair(transport, "off", true);
   set_untouched();
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   for (unsigned tries = 0; tries < 100 && !pair_logged(&p.consumer, "loads go over", transport); tries++) {
@@ -166,29 +158,23 @@ TEST(no_byte_is_written_before_the_point_of_a_load)
   load_waits("tcp");
 }
 
-TEST(a_load_may_be_aborted_before_its_point)
+POINT_TEST(a_load_may_be_aborted_before_its_point)
 {
-  pair_ticket ticket;
-  open_pair("local", "off");
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  open_pair("local", "off", true);
   set_untouched();
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
   expect_over(KVF_ABORTED);
   atomic_store(&event.complete, true);
   expect_nothing();
-  close_pair();
 }
 
 /* The request's number may come again; the point is the earlier load's. */
-TEST(a_point_is_that_of_its_load_only)
+POINT_TEST(a_point_is_that_of_its_load_only)
 {
-  pair_ticket ticket;
   test_event second = {0};
-  open_pair("local", "off");
+  open_pair("local", "off", true);
   const kvf_ordering_point points[] = {test_point(&event), test_point(&second)};
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
   set_untouched();
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &points[0], 0), KVF_OK);
   assert_int_equal(kvf_load_abort(p.consumer.node, 900), KVF_OK);
@@ -203,30 +189,24 @@ TEST(a_point_is_that_of_its_load_only)
   assert_int_equal(atomic_load(&second.marks), 0);
 }
 
-TEST(a_load_that_waits_has_its_outcome_by_its_deadline)
+POINT_TEST(a_load_that_waits_has_its_outcome_by_its_deadline)
 {
-  pair_ticket ticket;
-  open_pair("local", "off");
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, true, &ticket);
+  open_pair("local", "off", true);
   set_untouched();
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 100), KVF_OK);
   expect_over(KVF_DEADLINE);
   assert_true(is_untouched());
-  close_pair(); /* which gives its mark back */
 }
 
 /* ---- what is no point ---- */
 
-TEST(points_of_no_such_kind_are_refused)
+POINT_TEST(points_of_no_such_kind_are_refused)
 {
-  pair_ticket ticket;
-  open_pair("local", "off");
+  open_pair("local", "off", false);
   kvf_ordering_point bad[4] = {test_point(&event), test_point(NULL), test_point(&event), {.handle = &event}};
   const uint32_t unknown = 3;
   bad[0].device = TEST_MEMORY_DEVICES;
   memcpy(&bad[2].memory, &unknown, sizeof(unknown));
-  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   for (size_t i = 0; i < 4; i++) { /* the last is the host's, which has none */
     assert_int_equal(pair_publish_after(&p.producer, &ticket, &bad[i]), KVF_INVALID);
     assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &bad[i], 0), KVF_INVALID);
@@ -236,25 +216,19 @@ TEST(points_of_no_such_kind_are_refused)
 
   /* Nor does memory that knows none take another kind's. */
   const pair_option host[] = {{"transports", "local"}, {"checksum", "on"}, {NULL, NULL}};
-  pair_open(&p, host);
-  const kvf_ordering_point point = test_point(&event);
+  pair_open(host);
   pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_INVALID);
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_INVALID);
   pair_publish(&p.producer, &ticket);
-  close_pair();
 }
 
 /* With points that never come. */
-TEST(memory_can_be_unregistered_while_points_are_waited_for)
+POINT_TEST(memory_can_be_unregistered_while_points_are_waited_for)
 {
-  pair_ticket ticket;
-  open_pair("local", "on");
-  const kvf_ordering_point point = test_point(&event);
-  pair_offer(&p.producer, 0, BLOCKS, 1, false, &ticket);
+  open_pair("local", "on", false);
   assert_int_equal(pair_publish_after(&p.producer, &ticket, &point), KVF_OK);
   assert_int_equal(pair_load_after(&p.consumer, &ticket, 900, FIRST, &point, 0), KVF_OK);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   assert_int_equal(atomic_load(&event.marks), 1);
-  close_pair();
 }

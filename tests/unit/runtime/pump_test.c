@@ -17,61 +17,57 @@
 #include "test.h"
 #include "transport/local/description.h"
 
-static bool is_readable(pair_node *n)
+static pair_ticket ticket;
+
+static bool is_readable(void)
 {
-  struct pollfd waiting = {.fd = kvf_node_event_fd(n->node), .events = POLLIN};
+  struct pollfd waiting = {.fd = kvf_node_event_fd(p.producer.node), .events = POLLIN};
   return poll(&waiting, 1, 0) == 1;
 }
 
 /* Publishes and ends `count` leases: as many events. */
-static void make_events(pair_node *n, uint32_t count)
+static void make_events(uint32_t count)
 {
   for (uint32_t i = 0; i < count; i++) {
-    pair_ticket ticket;
-    pair_offer(n, i, 1, i, true, &ticket);
-    assert_int_equal(kvf_lease_end(n->node, &ticket.lease), KVF_OK);
+    pair_offer(&p.producer, i, 1, i, true, &ticket);
+    assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
   }
 }
 
 /* ---- events ---- */
 
-TEST(descriptor_is_readable_while_there_are_events)
+PAIR_TEST(descriptor_is_readable_while_there_are_events)
 {
-  pair_node n;
   kvf_event events[8];
-  pair_open_node(&n, NULL);
-  assert_false(is_readable(&n));
-  assert_int_equal(kvf_node_poll(n.node, events, 8), 0);
-  make_events(&n, 5);
-  assert_true(is_readable(&n));
-  assert_int_equal(kvf_node_poll(n.node, events, 0), 0);
-  assert_true(is_readable(&n));
-  assert_int_equal(kvf_node_poll(n.node, events, 2), 2);
-  assert_true(is_readable(&n)); /* three are left */
-  assert_int_equal(kvf_node_poll(n.node, events, 3), 3);
-  assert_false(is_readable(&n));
-  assert_int_equal(kvf_node_poll(n.node, events, 8), 0);
-  make_events(&n, 1); /* and again */
-  assert_true(is_readable(&n));
-  assert_int_equal(kvf_node_poll(n.node, events, 8), 1);
-  assert_false(is_readable(&n));
-  pair_close_node(&n);
+  pair_open_node(&p.producer, NULL);
+  assert_false(is_readable());
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 8), 0);
+  make_events(5);
+  assert_true(is_readable());
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 0), 0);
+  assert_true(is_readable());
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 2), 2);
+  assert_true(is_readable()); /* three are left */
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 3), 3);
+  assert_false(is_readable());
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 8), 0);
+  make_events(1); /* and again */
+  assert_true(is_readable());
+  assert_int_equal(kvf_node_poll(p.producer.node, events, 8), 1);
+  assert_false(is_readable());
 }
 
 /* An engine that sleeps on the descriptor is woken by what the library's own threads find out. */
-TEST(descriptor_wakes_a_sleeper)
+PAIR_TEST(descriptor_wakes_a_sleeper)
 {
   const pair_option options[] = {{"lease_ttl_ms", "100"}, {NULL, NULL}};
-  pair_node n;
-  pair_ticket ticket;
   kvf_event event;
-  pair_open_node(&n, options);
-  pair_offer(&n, 0, 1, 1, true, &ticket);
-  struct pollfd waiting = {.fd = kvf_node_event_fd(n.node), .events = POLLIN};
+  pair_open_node(&p.producer, options);
+  pair_offer(&p.producer, 0, 1, 1, true, &ticket);
+  struct pollfd waiting = {.fd = kvf_node_event_fd(p.producer.node), .events = POLLIN};
   assert_int_equal(poll(&waiting, 1, 10000), 1);
-  assert_int_equal(kvf_node_poll(n.node, &event, 1), 1);
+  assert_int_equal(kvf_node_poll(p.producer.node, &event, 1), 1);
   assert_int_equal(event.u.lease_end, KVF_LEASE_END_EXPIRED);
-  pair_close_node(&n);
 }
 
 typedef struct poller {
@@ -92,21 +88,20 @@ static void *poll_events(void *context)
 }
 
 /* P3: however many threads poll, each event comes once. */
-TEST(each_event_comes_once)
+PAIR_TEST(each_event_comes_once)
 {
   enum { THREADS = 3, EVENTS = 300 };
-  pair_node n;
   pthread_t threads[THREADS];
   poller pollers[THREADS];
   atomic_bool stop = false;
-  pair_open_node(&n, NULL);
+  pair_open_node(&p.producer, NULL);
   for (size_t i = 0; i < THREADS; i++) {
-    pollers[i] = (poller){.node = n.node, .stop = &stop};
+    pollers[i] = (poller){.node = p.producer.node, .stop = &stop};
     assert_int_equal(pthread_create(&threads[i], NULL, poll_events, &pollers[i]), 0);
   }
-  make_events(&n, EVENTS);
+  make_events(EVENTS);
   uint64_t until_ms = now_ms() + 10000;
-  while (is_readable(&n) && pair_tick(until_ms)) {
+  while (is_readable() && pair_tick(until_ms)) {
   }
   atomic_store(&stop, true);
   uint32_t taken = 0;
@@ -115,58 +110,51 @@ TEST(each_event_comes_once)
     taken += pollers[i].taken;
   }
   assert_int_equal(taken, EVENTS);
-  pair_close_node(&n);
 }
 
 /* ---- log lines ---- */
 
 /* P2, P5: whoever reads the log has stalled. */
-TEST(blocked_log_delays_nobody)
+PAIR_TEST(blocked_log_delays_nobody)
 {
-  pair_node n;
-  pair_ticket ticket;
   kvf_request_info info;
   const pair_option options[] = {{"lease_ttl_ms", "1000"}, {NULL, NULL}};
-  pair_open_node(&n, options);
-  (void)pthread_mutex_lock(&n.log->lock); /* each line is written under it */
-  assert_int_equal(kvf_request_open(n.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
-                   KVF_BAD_TICKET);                    /* a line of the caller's */
-  int fd = stranger_dial(pair_record(n.node).address); /* a line of the control thread's */
+  pair_open_node(&p.producer, options);
+  (void)pthread_mutex_lock(&p.producer.log->lock); /* each line is written under it */
+  assert_int_equal(kvf_request_open(p.producer.node, "no ticket", 9, &(kvf_prompt){.tokens = 1}, NULL, 1, &info),
+                   KVF_BAD_TICKET);                             /* a line of the caller's */
+  int fd = stranger_dial(pair_record(p.producer.node).address); /* a line of the control thread's */
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
-  pair_offer(&n, 0, 4, 1, true, &ticket);
-  assert_int_equal(pair_wait_lease_end(&n, ticket.lease.id, 1000 + PAIR_LATE_MS), KVF_LEASE_END_EXPIRED);
-  (void)pthread_mutex_unlock(&n.log->lock);
-  assert_true(pair_logged(&n, "bad_ticket", NULL));
-  assert_true(pair_logged(&n, "127.0.0.1:", NULL));
-  assert_int_equal(pair_stat(&n, "log_lines_dropped", ""), 0);
-  pair_close_node(&n);
+  pair_offer(&p.producer, 0, 4, 1, true, &ticket);
+  assert_int_equal(pair_wait_lease_end(&p.producer, ticket.lease.id, 1000 + PAIR_LATE_MS), KVF_LEASE_END_EXPIRED);
+  (void)pthread_mutex_unlock(&p.producer.log->lock);
+  assert_true(pair_logged(&p.producer, "bad_ticket", NULL));
+  assert_true(pair_logged(&p.producer, "127.0.0.1:", NULL));
+  assert_int_equal(pair_stat(&p.producer, "log_lines_dropped", ""), 0);
 }
 
-TEST(transports_log_at_the_nodes_level)
+PAIR_TEST(transports_log_at_the_nodes_level)
 {
-  pair_node n;
   const pair_option options[] = {{"log_level", "warn"}, {NULL, NULL}};
-  pair_open_node(&n, options);
-  kvf_transport_host host = kvf_node_host(n.node);
+  pair_open_node(&p.producer, options);
+  kvf_transport_host host = kvf_node_host(p.producer.node);
   host.log(host.context, KVF_LOG_INFO, "chatter");
   host.log(host.context, KVF_LOG_WARN, "news");
-  assert_false(pair_logged(&n, "chatter", NULL));
-  assert_true(pair_logged(&n, "news", NULL));
-  pair_close_node(&n);
+  assert_false(pair_logged(&p.producer, "chatter", NULL));
+  assert_true(pair_logged(&p.producer, "news", NULL));
 }
 
 /* ---- what transports ask and tell ---- */
 
-TEST(sessions_have_a_key_while_they_last)
+PAIR_TEST(sessions_have_a_key_while_they_last)
 {
-  pair_node n;
   stranger s;
   kvf_key key;
-  pair_open_node(&n, NULL);
-  kvf_transport_host host = kvf_node_host(n.node);
-  stranger_open(&s, pair_record(n.node).address, NULL);
+  pair_open_node(&p.producer, NULL);
+  kvf_transport_host host = kvf_node_host(p.producer.node);
+  stranger_open(&s, pair_record(p.producer.node).address, NULL);
   assert_true(host.session_key(host.context, s.session_id, &key));
   const kvf_key expected = stranger_session_key(&s);
   assert_int_equal(key.bytes, expected.bytes);
@@ -174,23 +162,20 @@ TEST(sessions_have_a_key_while_they_last)
   assert_false(host.session_key(host.context, s.session_id + 1, &key));
   stranger_close(&s);
   uint64_t until_ms = now_ms() + 10000;
-  while (pair_stat(&n, "sessions_open", "") > 0 && pair_tick(until_ms)) {
+  while (pair_stat(&p.producer, "sessions_open", "") > 0 && pair_tick(until_ms)) {
   }
   assert_false(host.session_key(host.context, s.session_id, &key));
-  pair_close_node(&n);
 }
 
 /* P8: who does not show the lease's token reads nothing of it. */
-TEST(reads_are_authorized_by_the_lease)
+PAIR_TEST(reads_are_authorized_by_the_lease)
 {
-  pair_node n;
-  pair_ticket ticket;
-  pair_open_node(&n, NULL);
-  kvf_transport_host host = kvf_node_host(n.node);
-  pair_offer(&n, 3, 4, 1, false, &ticket);
+  pair_open_node(&p.producer, NULL);
+  kvf_transport_host host = kvf_node_host(p.producer.node);
+  pair_offer(&p.producer, 3, 4, 1, false, &ticket);
   kvf_transfer_item item = {.position = 2};
   assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_NOT_PUBLISHED);
-  pair_publish(&n, &ticket);
+  pair_publish(&p.producer, &ticket);
   assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_OK);
   assert_int_equal(item.remote_block, ticket.blocks[2]);
   item.position = 4;
@@ -199,58 +184,50 @@ TEST(reads_are_authorized_by_the_lease)
   kvf_lease guessed = ticket.lease;
   guessed.token[15] ^= 1;
   assert_int_equal(host.authorize(host.context, &guessed, &item, 1), KVF_LEASE_UNKNOWN);
-  assert_int_equal(kvf_lease_end(n.node, &ticket.lease), KVF_OK);
+  assert_int_equal(kvf_lease_end(p.producer.node, &ticket.lease), KVF_OK);
   assert_int_equal(host.authorize(host.context, &ticket.lease, &item, 1), KVF_LEASE_EXPIRED);
-  pair_close_node(&n);
 }
 
 /* P3: reports on what is over already. */
-TEST(late_reports_are_ignored)
+PAIR_TEST(late_reports_are_ignored)
 {
-  pair_node n;
-  pair_open_node(&n, NULL);
-  kvf_transport_host host = kvf_node_host(n.node);
+  pair_open_node(&p.producer, NULL);
+  kvf_transport_host host = kvf_node_host(p.producer.node);
   const kvf_read_result result = {.id = 99, .status = KVF_OK};
   kvf_link link = {.user = 99};
   host.read_done(host.context, &result);
   host.read_progress(host.context, 99);
   host.link_up(host.context, &link, KVF_OK);
   host.link_down(host.context, &link, KVF_TRANSFER_FAILED);
-  assert_int_equal(pair_stat(&n, "late_reads", ""), 1);
-  assert_int_equal(pair_stat(&n, "peer_failures", ""), 0);
-  pair_close_node(&n);
+  assert_int_equal(pair_stat(&p.producer, "late_reads", ""), 1);
+  assert_int_equal(pair_stat(&p.producer, "peer_failures", ""), 0);
 }
 
 /* ---- effects ---- */
 
 /* Two nodes without a transport in common. */
-TEST(no_common_transport_is_transfer_setup)
+PAIR_TEST(no_common_transport_is_transfer_setup)
 {
   const pair_option local_only[] = {{"transports", "local"}, {NULL, NULL}};
   const pair_option tcp_only[] = {{"transports", "tcp"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
   pair_open_node(&p.producer, local_only);
   pair_open_node(&p.consumer, tcp_only);
   pair_offer(&p.producer, 0, 4, 1, true, &ticket);
   assert_int_equal(pair_fetch(&p.consumer, &ticket, 20, NULL), KVF_TRANSFER_SETUP);
-  pair_close(&p);
 }
 
 /* Reads that the caller's own thread helps with, and reads that it does not. */
-TEST(loads_are_the_same_inline_or_not)
+PAIR_TEST(loads_are_the_same_inline_or_not)
 {
   static const char *const inline_bytes[] = {"0", "1048576"};
   for (size_t i = 0; i < 2; i++) {
     const pair_option options[] = {{"inline_bytes", inline_bytes[i]}, {NULL, NULL}};
-    pair p;
-    pair_open(&p, options);
+    pair_open(options);
     for (uint32_t j = 0; j < 4; j++) {
-      pair_ticket ticket;
       pair_offer(&p.producer, j, 8, j + 1, true, &ticket);
       pair_fetch_whole(&p.consumer, &ticket, 8 * j);
     }
-    pair_close(&p);
+    pair_close();
   }
 }
 
@@ -281,9 +258,9 @@ static void free_page(int fd, uintptr_t page)
 }
 
 /* The first page of a node's pool. */
-static uintptr_t first_page(const pair_node *n)
+static uintptr_t first_page(void)
 {
-  return ((uintptr_t)n->pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+  return ((uintptr_t)p.producer.pool[0] + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
 
 /* One that nobody else has, for what the pool's neighbours are not to meet. */
@@ -300,11 +277,9 @@ static void load_from_a_stuck_page(bool retried)
 {
   const pair_option options[] = {
       {"transports", "local"}, {"load_timeout_ms", "1000"}, {"backoff_max_ms", "20"}, {NULL, NULL}};
-  pair p;
-  pair_ticket ticket;
   pair_ticket other;
   uint64_t id = 0;
-  pair_open(&p, options);
+  pair_open(options);
   pair_offer(&p.producer, 0, 4, 1, !retried, &ticket);
   if (retried) {
     id = pair_begin(&p.consumer, &ticket, 20);
@@ -313,7 +288,7 @@ static void load_from_a_stuck_page(bool retried)
     pair_offer(&p.producer, 30, 4, 2, true, &other); /* from now on there is a link */
     pair_fetch_whole(&p.consumer, &other, 40);
   }
-  uintptr_t page = first_page(&p.producer);
+  uintptr_t page = first_page();
   int fd = make_page_stick(page);
   if (fd >= 0) {
     if (retried) {
@@ -328,7 +303,7 @@ static void load_from_a_stuck_page(bool retried)
     assert_false(result.load_released);
     assert_true(result.decided);
   }
-  pair_close(&p);
+  pair_close();
   if (fd < 0) {
     skip();
   }
@@ -345,23 +320,21 @@ TEST(stuck_copy_does_not_stop_the_clock)
 }
 
 /* P2: all copy threads there are wait for one producer's memory. */
-TEST(stuck_copies_are_no_matter_of_other_producers)
+PAIR_TEST(stuck_copies_are_no_matter_of_other_producers)
 {
   const pair_option options[] = {{"transports", "local"},
                                  {"inline_bytes", "0"},
                                  {"load_timeout_ms", "8000"},
                                  {"stall_timeout_ms", "2000"},
                                  {NULL, NULL}};
-  pair p;
   pair_node healthy;
   pair_ticket stuck[2];
-  pair_ticket ticket;
-  pair_open(&p, options);
+  pair_open(options);
   pair_open_node(&healthy, options);
   pair_offer(&p.producer, 0, 4, 1, true, &stuck[0]);
   pair_offer(&p.producer, 0, 4, 1, true, &stuck[1]);
   pair_offer(&healthy, 0, 4, 2, true, &ticket);
-  uintptr_t page = first_page(&p.producer);
+  uintptr_t page = first_page();
   int fd = make_page_stick(page);
   if (fd >= 0) {
     (void)pair_begin(&p.consumer, &stuck[0], 20);
@@ -371,7 +344,7 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
     free_page(fd, page);
     assert_true(pair_wait_stat(&p.consumer, "loads_done", "", 3, 10000));
   }
-  pair_close(&p);
+  pair_close();
   pair_close_node(&healthy);
   if (fd < 0) {
     skip();
@@ -379,33 +352,33 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
 }
 
 /* What a producer says of itself leads the look at it to a page that does not answer. */
-static void describe_page(const pair_node *producer, uintptr_t page)
+static void describe_page(uintptr_t page)
 {
-  (void)pthread_mutex_lock(&producer->node->lock);
-  kvf_welcome *welcome = &producer->node->core->pool.welcome;
+  kvf_node *node = p.producer.node;
+  (void)pthread_mutex_lock(&node->lock);
+  kvf_welcome *welcome = &node->core->pool.welcome;
   assert_string_equal(welcome->transports[0].name, "local");
   kvf_local_description head;
   memcpy(&head, welcome->transports[0].description, sizeof(head));
   head.cookie_address = page;
   memcpy(welcome->transports[0].description, &head, sizeof(head));
-  (void)pthread_mutex_unlock(&producer->node->lock);
+  (void)pthread_mutex_unlock(&node->lock);
 }
 
 /* P2: its loads go over the next transport, others' are not delayed. */
 TEST(stuck_check_is_no_matter_of_other_producers)
 {
   const pair_option options[] = {{"transports", "local,tcp"}, {"handshake_timeout_ms", "1000"}, {NULL, NULL}};
-  pair p;
   pair_node healthy;
   pair_ticket tickets[2];
   uintptr_t page = new_page();
   int fd = make_page_stick(page);
-  pair_open(&p, options);
+  pair_open(options);
   pair_open_node(&healthy, options);
   pair_offer(&p.producer, 0, 4, 1, true, &tickets[0]);
   pair_offer(&healthy, 0, 4, 2, true, &tickets[1]);
   if (fd >= 0) {
-    describe_page(&p.producer, page);
+    describe_page(page);
     uint64_t id = pair_begin(&p.consumer, &tickets[0], 20);
     uint64_t began_ms = now_ms();
     pair_fetch_whole(&p.consumer, &tickets[1], 40);
@@ -414,7 +387,7 @@ TEST(stuck_check_is_no_matter_of_other_producers)
     assert_int_equal(pair_wait(&p.consumer, id).report.status, KVF_OK);
     assert_true(pair_logged(&p.consumer, "loads go over tcp (local: handshake_timeout)", NULL));
   }
-  pair_close(&p); /* nor does this wait for it */
+  pair_close(); /* nor does this wait for it */
   pair_close_node(&healthy);
   if (fd >= 0) {
     free_page(fd, page);

@@ -10,7 +10,6 @@
 #define UCX 3     /* of the ways that bytes go, the last */
 #define SPOILT 99 /* what the old memory is filled with */
 
-static pair p;
 static pair_ticket ticket;
 static uint32_t seed;
 
@@ -58,20 +57,19 @@ static void load(void)
 /* Two nodes with a link, over which a load has come. */
 static void open_linked(size_t way)
 {
-  pair_open(&p, over[way]);
+  pair_open(over[way]);
   load();
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   atomic_store(&test_memory_stalls, false);
-  pair_close(&p);
+  pair_close();
   pair_layout = NULL;
   sessions_go_on = false;
-  return 0;
 }
 
-#define PAIR_TEST(name) TEST_WITH(name, NULL, tear_down)
+#define MOVE_TEST(name) TEST_WITH(name, NULL, tear_down)
 
 /* Layer i of the model lies in region i, or, turned, in that many from the last. */
 static void describe(kvf_part parts[PAIR_REGIONS], bool turned)
@@ -116,13 +114,13 @@ static void move_under_a_link(size_t way, bool turns)
 }
 
 /* P1, without a word from the producer. The endpoints of ucx end with the memory. */
-PAIR_TEST(a_link_to_the_old_memory_brings_nothing)
+MOVE_TEST(a_link_to_the_old_memory_brings_nothing)
 {
   sessions_go_on = true;
   for (size_t way = 0; way < (size_t)2 * UCX; way++) {
     move_under_a_link(way / 2, way % 2 == 1);
     assert_true(pair_logged(&p.consumer, "has registered other memory", NULL));
-    pair_close(&p);
+    pair_close();
   }
 }
 
@@ -136,7 +134,7 @@ static void wait_until_heard(void)
   assert_false(peer.links[0].up);
 }
 
-PAIR_TEST(blocks_come_from_the_new_memory)
+MOVE_TEST(blocks_come_from_the_new_memory)
 {
   for (size_t way = 0; way < ways(); way++) {
     open_linked(way);
@@ -147,25 +145,24 @@ PAIR_TEST(blocks_come_from_the_new_memory)
     }
     pair_fetch_whole(&p.consumer, &ticket, FIRST);
     load();
-    pair_close(&p);
+    pair_close();
   }
 }
 
-PAIR_TEST(blocks_go_into_the_new_memory)
+MOVE_TEST(blocks_go_into_the_new_memory)
 {
   for (size_t way = 0; way < ways(); way++) {
     open_linked(way);
     pair_move(&p.consumer);
     load();
-    pair_close(&p);
+    pair_close();
   }
 }
 
 /* A device's memory is free only when all who have it mapped let go of it. */
-PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
+MOVE_TEST(peers_let_go_of_memory_that_is_taken_back)
 {
-  pair_open(&p, over[1]);
-  load();
+  open_linked(1);
   assert_true(test_memory_imports() > 0);
   assert_int_equal(kvf_node_unregister(p.producer.node), KVF_OK);
   for (uint64_t until_ms = now_ms() + PAIR_LATE_MS; test_memory_imports() > 0 && now_ms() < until_ms;) {
@@ -175,10 +172,9 @@ PAIR_TEST(peers_let_go_of_memory_that_is_taken_back)
 }
 
 /* But not while a copy has yet to end that no cancel takes back. */
-PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
+MOVE_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
 {
-  pair_open(&p, over[1]);
-  load();
+  open_linked(1);
   const unsigned imports = test_memory_imports();
   pair_offer(&p.producer, 0, BLOCKS, ++seed, true, &ticket);
   atomic_store(&test_memory_stalls, true);
@@ -196,7 +192,7 @@ PAIR_TEST(peers_let_go_of_memory_when_its_last_copy_has_ended)
 }
 
 /* What has failed with the memory before is not held against the new one. */
-PAIR_TEST(a_producer_without_memory_fails_loads_and_comes_back)
+MOVE_TEST(a_producer_without_memory_fails_loads_and_comes_back)
 {
   for (size_t way = 0; way < ways(); way++) {
     open_linked(way);
@@ -205,7 +201,7 @@ PAIR_TEST(a_producer_without_memory_fails_loads_and_comes_back)
     assert_int_not_equal(pair_fetch(&p.consumer, &ticket, FIRST, NULL), KVF_OK);
     pair_move(&p.producer);
     load();
-    pair_close(&p);
+    pair_close();
   }
 }
 

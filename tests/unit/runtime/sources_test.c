@@ -8,10 +8,17 @@
 #define TRIES 200
 #define TIMEOUT_MS 20000
 
-static pair p;
-static pair_node other;
+static pair_node other; /* producer */
 static pair_ticket tickets[2];
 static pair_ticket joined;
+
+static void tear_down(void)
+{
+  pair_close_node(&other);
+  pair_close();
+}
+
+#define THREE_TEST(name) TEST_WITH(name, NULL, tear_down)
 
 static void join(void)
 {
@@ -34,7 +41,7 @@ static void open_three(const char *transports)
                                  {"chunks_in_flight", "1"},
                                  {"inline_bytes", "0"},
                                  {NULL, NULL}};
-  pair_open(&p, options);
+  pair_open(options);
   pair_open_node(&other, options);
   offer_both();
 }
@@ -58,9 +65,9 @@ static void address_of(const pair_ticket *ticket, char *address)
   (void)snprintf(address, KVF_HOST_BYTES_MAX, "%s", info.peer);
 }
 
-static void closed_producer_is_replaced(const char *transports)
+EACH_TRANSPORT_TEST(closed_producer_is_replaced)
 {
-  open_three(transports);
+  open_three(transport);
   pair_close_node(&p.producer);
   pair_fetch_whole(&p.consumer, &joined, 0);
   assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 1);
@@ -68,30 +75,16 @@ static void closed_producer_is_replaced(const char *transports)
   assert_int_equal(pair_stat(&p.consumer, "loads_failed", "peer_down"), 0);
   assert_true(pair_logged(&p.consumer, "0 of 24 blocks were loaded, the others come from", NULL));
   assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
-  pair_close_node(&p.consumer);
-  pair_close_node(&other);
-}
-
-TEST(closed_producer_is_replaced_local)
-{
-  closed_producer_is_replaced("local");
-}
-
-TEST(closed_producer_is_replaced_tcp)
-{
-  closed_producer_is_replaced("tcp");
 }
 
 /* P5: both leases end when the request has its verdict, also the one that nobody read. */
-TEST(unread_source_gets_its_blocks_back)
+THREE_TEST(unread_source_gets_its_blocks_back)
 {
   open_three("local");
   pair_fetch_whole(&p.consumer, &joined, 0);
   assert_int_equal(pair_stat(&p.consumer, "source_switches", ""), 0);
   assert_int_equal(pair_wait_lease_end(&p.producer, tickets[0].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
   assert_int_equal(pair_wait_lease_end(&other, tickets[1].lease.id, TIMEOUT_MS), KVF_LEASE_END_COMPLETED);
-  pair_close_node(&other);
-  pair_close(&p);
 }
 
 /* Ends the first producer's lease as soon as some blocks of it have arrived; false if that came too late. */
@@ -123,7 +116,7 @@ static bool cut_midway(void)
 }
 
 /* What the first has brought stays, and no block is read twice. */
-TEST(only_the_rest_is_read_from_the_next)
+THREE_TEST(only_the_rest_is_read_from_the_next)
 {
   open_three("tcp");
   bool switched = false;
@@ -134,11 +127,9 @@ TEST(only_the_rest_is_read_from_the_next)
     }
   }
   assert_true(switched);
-  pair_close_node(&other);
-  pair_close(&p);
 }
 
-TEST(altered_source_spoils_the_text)
+THREE_TEST(altered_source_spoils_the_text)
 {
   kvf_request_info info;
   open_three("local");
@@ -147,12 +138,10 @@ TEST(altered_source_spoils_the_text)
                    KVF_BAD_TICKET);
   assert_int_equal(pair_load(&p.consumer, &joined, 1, 0), KVF_BAD_TICKET);
   assert_int_equal(pair_stat(&p.consumer, "peers_known", ""), 0);
-  pair_close_node(&other);
-  pair_close(&p);
 }
 
 /* A router's mistake, or a stale replica: the one that fits serves. */
-TEST(source_of_another_prompt_is_left_out)
+THREE_TEST(source_of_another_prompt_is_left_out)
 {
   open_three("local");
   pair_offer(&p.producer, 1, COUNT, SEED + 1, true, &tickets[0]);
@@ -163,6 +152,4 @@ TEST(source_of_another_prompt_is_left_out)
   assert_int_equal(pair_stat(&p.consumer, "sources_left_out", ""), 2); /* the request's, and the load's */
   assert_int_equal(pair_stat(&p.consumer, "tickets_refused", "bad_ticket"), 0);
   assert_true(pair_logged(&p.consumer, "is left out: bad_ticket: made for another prompt", NULL));
-  pair_close_node(&other);
-  pair_close(&p);
 }

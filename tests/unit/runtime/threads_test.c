@@ -8,16 +8,15 @@
 
 static cpu_set_t cpus_at_start;
 
-static int keep_cpus(void **state)
+static void keep_cpus(void)
 {
-  (void)state;
-  return sched_getaffinity(0, sizeof(cpus_at_start), &cpus_at_start);
+  assert_int_equal(sched_getaffinity(0, sizeof(cpus_at_start), &cpus_at_start), 0);
 }
 
-static int restore_cpus(void **state)
+static void restore_cpus(void)
 {
-  (void)state;
-  return sched_setaffinity(0, sizeof(cpus_at_start), &cpus_at_start);
+  pair_close();
+  assert_int_equal(sched_setaffinity(0, sizeof(cpus_at_start), &cpus_at_start), 0);
 }
 
 #define CPUS_TEST(name) TEST_WITH(name, keep_cpus, restore_cpus)
@@ -72,7 +71,7 @@ static void expect_threads_on(const cpu_set_t *expected)
   assert_true(count >= 8); /* log, control, checksums, reaper, copy twice, tcp twice */
 }
 
-static void open_pinned(pair_node *n, const char *thread_cpus)
+static void open_pinned(const char *thread_cpus)
 {
   const pair_option options[] = {
       {"transports", "local,tcp"}, {"checksum", "on"}, {"thread_cpus", thread_cpus}, {NULL, NULL}};
@@ -80,7 +79,7 @@ static void open_pinned(pair_node *n, const char *thread_cpus)
   const struct sched_param batch = {0};
   assert_int_equal(sched_setaffinity(0, sizeof(pinned), &pinned), 0);
   assert_int_equal(sched_setscheduler(0, SCHED_BATCH, &batch), 0);
-  pair_open_node(n, options);
+  pair_open_node(&p.producer, options);
   assert_int_equal(sched_setscheduler(0, SCHED_OTHER, &batch), 0);
 }
 
@@ -119,49 +118,41 @@ static unsigned exact_threads(void)
 }
 
 /* Those that look at a device again and again, once they run. */
-TEST(threads_that_poll_sleep_exactly)
+PAIR_TEST(threads_that_poll_sleep_exactly)
 {
   static const pair_option options[] = {{"transports", "local"}, {"checksum", "on"}, {"memory", "cuda"}, {NULL, NULL}};
   const uint64_t until_ms = now_ms() + PAIR_LATE_MS;
-  pair_node n;
   unsigned exact;
-  pair_open_node(&n, options);
+  pair_open_node(&p.producer, options);
   while ((exact = exact_threads()) != 7 && pair_tick(until_ms)) {
   }
-  pair_close_node(&n);
   assert_int_equal(exact, 7);
 }
 
 CPUS_TEST(threads_do_not_inherit_the_openers_pinning)
 {
-  pair_node n;
-  open_pinned(&n, "auto");
+  open_pinned("auto");
   expect_threads_on(&cpus_at_start);
-  pair_close_node(&n);
 }
 
 CPUS_TEST(unless_they_are_to)
 {
   const cpu_set_t pinned = only(first_cpu());
-  pair_node n;
-  open_pinned(&n, "inherit");
+  open_pinned("inherit");
   expect_threads_on(&pinned);
-  pair_close_node(&n);
 }
 
 CPUS_TEST(a_list_is_obeyed)
 {
   size_t last = first_cpu();
   char list[32];
-  pair_node n;
   for (size_t cpu = last; cpu < CPU_SETSIZE; cpu++) {
     last = CPU_ISSET(cpu, &cpus_at_start) ? cpu : last;
   }
   const cpu_set_t expected = only(last);
   (void)snprintf(list, sizeof(list), "%zu,1023", last);
-  open_pinned(&n, list);
+  open_pinned(list);
   expect_threads_on(&expected);
-  pair_close_node(&n);
 }
 
 TEST(a_list_of_cpus_that_are_not_there_is_refused)

@@ -22,13 +22,19 @@ static void open_node(pair_node *n, const char *key_file, const char *tls, const
   pair_open_node(n, options);
 }
 
+static void open_nodes(const char *producer_tls, const char *consumer_tls, const char *transports)
+{
+  open_node(&p.producer, key_path, producer_tls, transports);
+  open_node(&p.consumer, key_path, consumer_tls, transports);
+}
+
 /* Loads BLOCKS blocks and looks at each of their bytes. */
-static kvf_status load(pair *p, uint32_t seed)
+static kvf_status load(uint32_t seed)
 {
   pair_ticket ticket;
-  pair_offer(&p->producer, 0, BLOCKS / 2, seed, true, &ticket);
-  const kvf_status status = pair_fetch(&p->consumer, &ticket, 10, NULL);
-  pair_take_back(&p->producer, &ticket);
+  pair_offer(&p.producer, 0, BLOCKS / 2, seed, true, &ticket);
+  const kvf_status status = pair_fetch(&p.consumer, &ticket, 10, NULL);
+  pair_take_back(&p.producer, &ticket);
   return status;
 }
 
@@ -36,14 +42,12 @@ TEST(loads_go_through_tls)
 {
   static const char *const transports[] = {"tcp", "local"};
   for (size_t i = 0; i < 2; i++) {
-    pair p;
-    open_node(&p.producer, key_path, "always", transports[i]);
-    open_node(&p.consumer, key_path, "always", transports[i]);
+    open_nodes("always", "always", transports[i]);
     for (uint32_t seed = 1; seed <= 20; seed++) {
-      assert_int_equal(load(&p, seed), KVF_OK);
+      assert_int_equal(load(seed), KVF_OK);
     }
     assert_int_equal(pair_stat(&p.producer, "sessions_refused", "handshake_refused"), 0);
-    pair_close(&p);
+    pair_close();
   }
 }
 
@@ -78,10 +82,9 @@ static bool tls_gets_through(kvf_node *node, const char *text, char why[128])
   return through;
 }
 
-TEST(another_key_gets_nowhere)
+PAIR_TEST(another_key_gets_nowhere)
 {
   char why[128];
-  pair p;
   open_node(&p.producer, key_path, "always", "tcp");
   assert_true(tls_gets_through(p.producer.node, KEY, why));
   assert_false(tls_gets_through(p.producer.node, OTHER_KEY, why));
@@ -89,33 +92,26 @@ TEST(another_key_gets_nowhere)
   assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
                             "handshake_refused: TLS: it has another key (option key_file)", PATIENCE_MS));
   assert_int_equal(pair_stat(&p.producer, "sessions_refused", "handshake_refused"), 1);
-  pair_close_node(&p.producer);
 }
 
-TEST(who_does_not_speak_tls_is_named)
+PAIR_TEST(who_does_not_speak_tls_is_named)
 {
-  pair p;
-  open_node(&p.producer, key_path, "off_loopback", "tcp");
-  open_node(&p.consumer, key_path, "always", "tcp");
-  assert_int_equal(load(&p, 1), KVF_HANDSHAKE_REFUSED);
+  open_nodes("off_loopback", "always", "tcp");
+  assert_int_equal(load(1), KVF_HANDSHAKE_REFUSED);
   assert_true(
       pair_logged(&p.consumer, "peer 127.0.0.1:", "handshake_refused: TLS: it does not speak TLS (option tls)"));
   assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
                             "handshake_refused: it speaks TLS, which this node does not (option tls)", PATIENCE_MS));
-  pair_close(&p);
 }
 
-TEST(who_does_not_expect_tls_says_so)
+PAIR_TEST(who_does_not_expect_tls_says_so)
 {
-  pair p;
-  open_node(&p.producer, key_path, "always", "tcp");
-  open_node(&p.consumer, key_path, "never", "tcp");
-  assert_int_equal(load(&p, 1), KVF_HANDSHAKE_REFUSED);
+  open_nodes("always", "never", "tcp");
+  assert_int_equal(load(1), KVF_HANDSHAKE_REFUSED);
   assert_true(pair_logged(
       &p.consumer, "peer 127.0.0.1:", "handshake_refused: it speaks TLS, which this node does not (option tls)"));
   assert_true(pair_wait_log(&p.producer, "refused a connection from 127.0.0.1:",
                             "handshake_refused: TLS: it does not speak TLS (option tls)", PATIENCE_MS));
-  pair_close(&p);
 }
 
 /* ---- a fleet changes from one key to another (docs/security.md) ---- */
@@ -126,15 +122,14 @@ static const char *const steps[] = {KEY, KEY "\n" OTHER_KEY, OTHER_KEY "\n" KEY,
 
 static kvf_status load_between(size_t producer, size_t consumer, const char *tls, const char *refusal)
 {
-  pair p;
   char links[2][64];
   stranger_key_file(steps[producer], links[0]);
   stranger_key_file(steps[consumer], links[1]);
   open_node(&p.producer, links[0], tls, "tcp");
   open_node(&p.consumer, links[1], tls, "tcp");
-  kvf_status status = load(&p, 1);
+  kvf_status status = load(1);
   assert_true(refusal == NULL || pair_logged(&p.consumer, "handshake_refused", refusal));
-  pair_close(&p);
+  pair_close();
   (void)unlink(links[0]);
   (void)unlink(links[1]);
   return status;
@@ -159,12 +154,10 @@ TEST(a_step_that_is_left_out_is_noticed)
   assert_int_equal(load_between(0, 3, "always", NULL), KVF_OTHER_KEY);
 }
 
-TEST(silent_strangers_are_few_and_short_lived)
+PAIR_TEST(silent_strangers_are_few_and_short_lived)
 {
   enum { STRANGERS = 40 };
-  pair p;
-  open_node(&p.producer, key_path, "always", "tcp");
-  open_node(&p.consumer, key_path, "always", "tcp");
+  open_nodes("always", "always", "tcp");
   const size_t before = count_entries("/proc/self/fd");
   int fds[STRANGERS];
   for (size_t i = 0; i < STRANGERS; i++) {
@@ -176,7 +169,7 @@ TEST(silent_strangers_are_few_and_short_lived)
   }
   assert_true(pair_wait_stat(&p.producer, "sessions_evicted", "", STRANGERS / 2, PATIENCE_MS));
   assert_true(pair_wait_log(&p.producer, "too many connections have not proved their key", NULL, PATIENCE_MS));
-  assert_int_equal(load(&p, 1), KVF_OK);
+  assert_int_equal(load(1), KVF_OK);
   assert_true(
       pair_wait_log(&p.producer, "handshake_timeout: no handshake within handshake_timeout_ms", NULL, PATIENCE_MS));
   for (size_t i = 0; i < STRANGERS; i++) {
@@ -187,7 +180,6 @@ TEST(silent_strangers_are_few_and_short_lived)
     sleep_ms(10);
   }
   assert_in_range(count_entries("/proc/self/fd"), 0, before + 8); /* the load's own connections */
-  pair_close(&p);
 }
 
 TEST(no_tls_without_a_key)

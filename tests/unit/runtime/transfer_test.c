@@ -6,25 +6,15 @@
 
 #define COUNT 8
 
-static pair p;
 static pair_ticket ticket;
 
-static int open_pair(void **state)
+static void open_pair(void)
 {
-  (void)state;
-  pair_open(&p, NULL);
+  pair_open(NULL);
   pair_offer(&p.producer, 0, COUNT, 1, false, &ticket);
-  return 0;
 }
 
-static int close_pair(void **state)
-{
-  (void)state;
-  pair_close(&p);
-  return 0;
-}
-
-#define SET_TEST(name) TEST_WITH(name, open_pair, close_pair)
+#define SET_TEST(name) TEST_WITH(name, open_pair, pair_close)
 
 static kvf_blocks blocks_of_ticket(void)
 {
@@ -381,12 +371,12 @@ SET_TEST(a_load_that_cannot_start_is_recomputed)
   assert_recomputed_at_once(id);
 }
 
-TEST(a_load_beyond_loads_max_is_recomputed)
+PAIR_TEST(a_load_beyond_loads_max_is_recomputed)
 {
   const pair_option options[] = {{"loads_max", "1"}, {NULL, NULL}};
   pair_ticket other;
   uint64_t id = 0;
-  pair_open(&p, options);
+  pair_open(options);
   pair_offer(&p.producer, 0, COUNT, 1, false, &ticket); /* so the first load goes on */
   pair_offer(&p.producer, 2 * COUNT, COUNT, 2, false, &other);
   const uint64_t first = pair_begin(&p.consumer, &ticket, 0);
@@ -395,7 +385,6 @@ TEST(a_load_beyond_loads_max_is_recomputed)
   assert_recomputed_at_once(id);
   pair_publish(&p.producer, &ticket);
   assert_int_equal(pair_wait(&p.consumer, first).verdict.action, KVF_ACTION_USE);
-  pair_close(&p);
 }
 
 SET_TEST(healthy_until_something_is_stuck)
@@ -446,7 +435,7 @@ static bool is_reordered(uint32_t there, uint32_t here)
   return same;
 }
 
-static void load_parts(const char *transport)
+EACH_TRANSPORT_TEST(parts_go_where_they_are_here)
 {
   const pair_option options[] = {{"transports", transport}, {NULL, NULL}};
   kvf_part parts[2][2 * PAIR_REGIONS];
@@ -467,13 +456,6 @@ static void load_parts(const char *transport)
   /* A piece for each unit, but that the last key and the first value are neighbours on both sides. */
   assert_true(pair_stat(&p.consumer, "read_pieces", "") >=
               (uint64_t)COUNT * PAIR_REGIONS * (PAIR_BLOCK_BYTES / UNIT_BYTES - 1));
-  pair_close(&p);
-}
-
-TEST(parts_go_where_they_are_here)
-{
-  load_parts("local");
-  load_parts("tcp");
 }
 
 /* A part in each region, of layers from `first` on; the first layer of all is alone in its group. */
@@ -496,7 +478,7 @@ static void register_layers(pair_node *node, uint32_t first, uint32_t layers, co
 }
 
 /* A consumer that is the last stage of a pipeline: what is of the other group moves nothing, in a read of its own. */
-static void load_a_stage(const char *transport)
+EACH_TRANSPORT_TEST(a_stage_gets_its_layers)
 {
   const pair_option options[] = {{"transports", transport}, {"chunk_bytes", "4096"}, {NULL, NULL}};
   register_layers(&p.producer, 0, PAIR_REGIONS, options);
@@ -516,13 +498,6 @@ static void load_a_stage(const char *transport)
   }
   assert_int_equal(pair_stat(&p.consumer, "bytes_loaded", ""), COUNT * (PAIR_REGIONS - 1) * PAIR_BLOCK_BYTES);
   assert_int_equal(pair_stat(&p.consumer, "chunks", ""), 2 * COUNT);
-  pair_close(&p);
-}
-
-TEST(a_stage_gets_its_layers)
-{
-  load_a_stage("local");
-  load_a_stage("tcp");
 }
 
 /* Blocks that are neighbours on both sides are one piece, in each region. */

@@ -8,17 +8,15 @@
 
 static kvf_commands commands;
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   kvf_commands_init(&commands);
   assert_true(commands.wake_fd >= 0);
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_commands_free(&commands);
-  return 0;
 }
 
 #define COMMANDS_TEST(name) TEST_WITH(name, set_up, tear_down)

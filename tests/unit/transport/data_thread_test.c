@@ -26,7 +26,7 @@ static void on_read_done(void *context, const kvf_read_result *result)
   told_id = result->id;
 }
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   char message[KVF_MESSAGE_BYTES_MAX];
   const kvf_transport_config config = {.spin_us = 100};
@@ -39,14 +39,12 @@ static int set_up(__attribute__((unused)) void **state)
   fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   assert_true(fd >= 0);
   watch(fd);
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_data_thread_free(&w);
   (void)close(fd);
-  return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, set_up, tear_down)

@@ -16,31 +16,40 @@
 
 static const kvf_incarnation incarnation = {{1, 2, 3}};
 
-static void *open_table(void)
+static void *table;
+static int table_fd;
+
+static void open_table(void)
 {
-  void *table = NULL;
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, NULL), KVF_OK);
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &table_fd), KVF_OK);
   assert_non_null(table);
-  return table;
 }
+
+static void close_table(void)
+{
+  kvf_fence_table_close(table, SLOTS);
+  kvf_own_fd_close(table_fd);
+}
+
+#define TABLE_TEST(name) TEST_WITH(name, open_table, close_table)
 
 TEST(a_new_table_has_a_head_and_no_live_word)
 {
-  void *table = open_table();
-  const kvf_fence_head *head = table;
+  void *alone = NULL; /* with no descriptor left */
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &alone, NULL), KVF_OK);
+  const kvf_fence_head *head = alone;
   assert_int_equal(head->magic, KVF_FENCE_MAGIC);
   assert_int_equal(head->slots, SLOTS);
   assert_memory_equal(&head->incarnation, &incarnation, sizeof(incarnation));
   for (uint32_t slot = 0; slot < SLOTS; slot++) {
-    assert_int_equal(kvf_fence_load(table, slot).word, 0);
+    assert_int_equal(kvf_fence_load(alone, slot).word, 0);
   }
-  kvf_fence_table_close(table, SLOTS);
+  kvf_fence_table_close(alone, SLOTS);
   kvf_fence_table_close(NULL, SLOTS);
 }
 
-TEST(stores_are_loaded_from_their_slot_only)
+TABLE_TEST(stores_are_loaded_from_their_slot_only)
 {
-  void *table = open_table();
   kvf_fence_store_live(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   kvf_fence_store_live(table, 3, (kvf_fence_entry){kvf_fence_word_live(6), 78});
   kvf_fence_entry entry = kvf_fence_load(table, SLOTS - 1);
@@ -52,27 +61,24 @@ TEST(stores_are_loaded_from_their_slot_only)
   assert_int_equal(entry.digest, 78);
   assert_int_equal(kvf_fence_load(table, SLOTS - 1).word, kvf_fence_word_live(5));
   assert_int_equal(kvf_fence_load(table, 2).word, 0);
-  kvf_fence_table_close(table, SLOTS);
 }
 
-TEST(an_entry_lies_where_remote_readers_look)
+TABLE_TEST(an_entry_lies_where_remote_readers_look)
 {
-  void *table = open_table();
   kvf_fence_store_live(table, 3, (kvf_fence_entry){kvf_fence_word_live(9), 123});
   kvf_fence_entry raw;
   memcpy(&raw, (const uint8_t *)table + kvf_fence_entry_offset(3), sizeof(raw));
   assert_int_equal(raw.word, kvf_fence_word_live(9));
   assert_int_equal(raw.digest, 123);
-  kvf_fence_table_close(table, SLOTS);
 }
 
-static void expect_not_inherited(const void *table)
+static void expect_not_inherited(const void *mapping)
 {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
     (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would report it */
-    uint64_t magic = *(const volatile uint64_t *)table;
+    uint64_t magic = *(const volatile uint64_t *)mapping;
     _exit(magic == KVF_FENCE_MAGIC ? 0 : 1);
   }
   int status;
@@ -80,18 +86,13 @@ static void expect_not_inherited(const void *table)
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-TEST(a_forked_child_has_neither_it_nor_one_that_is_mapped)
+TABLE_TEST(a_forked_child_has_neither_it_nor_one_that_is_mapped)
 {
-  void *table = NULL;
-  int fd = -1;
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
-  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)fd, SLOTS, &incarnation);
+  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)table_fd, SLOTS, &incarnation);
   assert_non_null(mapped);
   expect_not_inherited(table);
   expect_not_inherited(mapped);
   kvf_fence_table_close(mapped, SLOTS);
-  kvf_fence_table_close(table, SLOTS);
-  kvf_own_fd_close(fd);
 }
 
 TEST(a_table_without_address_space_or_descriptor_is_no_memory)
@@ -99,34 +100,32 @@ TEST(a_table_without_address_space_or_descriptor_is_no_memory)
   static const int limits[] = {RLIMIT_AS, RLIMIT_NOFILE};
   for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
     struct rlimit before;
-    void *table = &state;
+    void *opened = &before;
     assert_int_equal(getrlimit((__rlimit_resource_t)limits[i], &before), 0);
     const struct rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
     assert_int_equal(setrlimit((__rlimit_resource_t)limits[i], &none), 0);
-    kvf_status status = kvf_fence_table_open(SLOTS, &incarnation, &table, NULL);
+    kvf_status status = kvf_fence_table_open(SLOTS, &incarnation, &opened, NULL);
     assert_int_equal(setrlimit((__rlimit_resource_t)limits[i], &before), 0);
     assert_int_equal(status, KVF_NO_MEMORY);
-    assert_null(table);
+    assert_null(opened);
   }
 }
 
 /* ---- mapped by others ---- */
 
-TEST(a_mapped_table_shows_each_store_for_ever)
+TABLE_TEST(a_mapped_table_shows_each_store_for_ever)
 {
-  void *table = NULL;
-  int fd = -1;
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
-  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)fd, SLOTS, &incarnation);
+  void *mapped = kvf_fence_table_map(getpid(), (uint32_t)table_fd, SLOTS, &incarnation);
   assert_non_null(mapped);
   assert_ptr_not_equal(mapped, table);
   kvf_fence_store_live(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_live(5));
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).digest, 77);
   kvf_fence_store_ended(table, SLOTS - 1, (kvf_fence_entry){kvf_fence_word_ended(5), 0});
-  kvf_fence_table_close(table, SLOTS);
-  assert_int_equal(ftruncate(fd, 0), -1);
-  kvf_own_fd_close(fd);
+  assert_int_equal(ftruncate(table_fd, 0), -1);
+  close_table();
+  table = NULL;
+  table_fd = -1;
   assert_int_equal(kvf_fence_load(mapped, SLOTS - 1).word, kvf_fence_word_ended(5));
   kvf_fence_table_close(mapped, SLOTS);
 }
@@ -139,7 +138,7 @@ static bool can_map(int fd, uint32_t slots, const kvf_incarnation *wanted)
 }
 
 /* All that a head's reader looks at, in a file of another name, or in one that can still be cut short. */
-static int copy_of(const void *table, const char *name, int seals)
+static int copy_of(const char *name, int seals)
 {
   int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   assert_true(fd >= 0);
@@ -149,13 +148,10 @@ static int copy_of(const void *table, const char *name, int seals)
 }
 
 /* Its owner's mapping alone writes: a reader's cannot, whatever the reader does. */
-TEST(nobody_else_writes_to_it)
+TABLE_TEST(nobody_else_writes_to_it)
 {
-  void *table = NULL;
-  int fd = -1;
   char path[64];
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
-  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", table_fd);
   int other = open(path, O_RDWR | O_CLOEXEC);
   assert_true(other >= 0);
   assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0), MAP_FAILED);
@@ -167,14 +163,11 @@ TEST(nobody_else_writes_to_it)
   assert_int_equal(close(other), 0);
   kvf_fence_store_live(table, 1, (kvf_fence_entry){kvf_fence_word_live(5), 77});
   assert_int_equal(kvf_fence_load(table, 1).word, kvf_fence_word_live(5));
-  kvf_fence_table_close(table, SLOTS);
-  kvf_own_fd_close(fd);
 }
 
 /* A stray write, of this process or of one that may write its memory, ends no process and no lease's life is longer. */
-TEST(a_scribbled_word_is_stored_over)
+TABLE_TEST(a_scribbled_word_is_stored_over)
 {
-  void *table = open_table();
   const kvf_fence_entry scribbled = {UINT64_MAX, 1};
   memcpy((uint8_t *)table + kvf_fence_entry_offset(2), &scribbled, sizeof(scribbled));
   kvf_fence_store_live(table, 2, (kvf_fence_entry){kvf_fence_word_live(5), 77});
@@ -182,31 +175,25 @@ TEST(a_scribbled_word_is_stored_over)
   memcpy((uint8_t *)table + kvf_fence_entry_offset(2), &scribbled, sizeof(scribbled));
   kvf_fence_store_ended(table, 2, (kvf_fence_entry){kvf_fence_word_ended(5), 0});
   assert_int_equal(kvf_fence_load(table, 2).word, kvf_fence_word_ended(5));
-  kvf_fence_table_close(table, SLOTS);
 }
 
-TEST(what_is_not_that_table_is_not_mapped)
+TABLE_TEST(what_is_not_that_table_is_not_mapped)
 {
   static const kvf_incarnation another = {{1, 2, 4}};
-  void *table = NULL;
-  int fd = -1;
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, &fd), KVF_OK);
-  assert_true(can_map(fd, SLOTS, &incarnation));
-  assert_false(can_map(fd, SLOTS, &another));
-  assert_false(can_map(fd, SLOTS - 1, &incarnation));
-  assert_false(can_map(fd, 1u << 20, &incarnation)); /* longer than the file */
-  int copy = copy_of(table, "kvferry-fence", F_SEAL_SHRINK);
+  assert_true(can_map(table_fd, SLOTS, &incarnation));
+  assert_false(can_map(table_fd, SLOTS, &another));
+  assert_false(can_map(table_fd, SLOTS - 1, &incarnation));
+  assert_false(can_map(table_fd, 1u << 20, &incarnation)); /* longer than the file */
+  int copy = copy_of("kvferry-fence", F_SEAL_SHRINK);
   assert_true(can_map(copy, SLOTS, &incarnation));
   assert_int_equal(close(copy), 0);
-  int others[] = {copy_of(table, "kvferry-fence", 0), copy_of(table, "kvferry-fences", F_SEAL_SHRINK),
-                  copy_of(table, "kvferry", F_SEAL_SHRINK), open("/dev/null", O_RDONLY | O_CLOEXEC)};
+  int others[] = {copy_of("kvferry-fence", 0), copy_of("kvferry-fences", F_SEAL_SHRINK),
+                  copy_of("kvferry", F_SEAL_SHRINK), open("/dev/null", O_RDONLY | O_CLOEXEC)};
   for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
     assert_false(can_map(others[i], SLOTS, &incarnation));
     assert_int_equal(close(others[i]), 0);
     assert_false(can_map(others[i], SLOTS, &incarnation)); /* nor a file that is not there */
   }
   ((kvf_fence_head *)table)->magic++;
-  assert_false(can_map(fd, SLOTS, &incarnation));
-  kvf_fence_table_close(table, SLOTS);
-  kvf_own_fd_close(fd);
+  assert_false(can_map(table_fd, SLOTS, &incarnation));
 }

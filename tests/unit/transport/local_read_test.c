@@ -70,7 +70,7 @@ typedef struct test_scene {
 
 static test_scene scene;
 
-static int scene_open_with(uint32_t spin_us)
+static void scene_open_with(uint32_t spin_us)
 {
   const side_shape shape = side_shape_simple(BLOCKS, BLOCK_BYTES);
   tester = pthread_self();
@@ -90,22 +90,21 @@ static int scene_open_with(uint32_t spin_us)
   for (uint32_t i = 0; i < BLOCKS / 2; i++) {
     scene.items[i] = (kvf_transfer_item){0, i, i, BLOCKS / 2 + i};
   }
-  return 0;
 }
 
-static int scene_open(__attribute__((unused)) void **state)
+static void scene_open(void)
 {
-  return scene_open_with(0);
+  scene_open_with(0);
 }
 
 /* Once it has copied, the worker polls, and finds no end of its time. */
-static int scene_open_polling(__attribute__((unused)) void **state)
+static void scene_open_polling(void)
 {
   atomic_store(&clock_ns, KVF_NS_PER_S);
-  return scene_open_with(1);
+  scene_open_with(1);
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   atomic_store(&hold, false);
   for (uint32_t i = 0; i < KVF_LOCAL_STUCK_WORKERS_MAX; i++) {
@@ -114,7 +113,6 @@ static int scene_close(__attribute__((unused)) void **state)
   ops->disconnect(scene.link);
   side_close(&scene.one);
   atomic_store(&clock_ns, 0);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)

@@ -119,23 +119,21 @@ static kvf_status open_rails(uint32_t count)
   return kvf_rails_open(&ops, &config, &host, &rails, message);
 }
 
-static int set_up(__attribute__((unused)) void **state)
+static void set_up(void)
 {
   memset(fakes, 0, sizeof(fakes));
   fails = NEVER;
   status = KVF_SYSTEM;
   ops.has_rails = true;
   assert_int_equal(open_rails(COUNT), KVF_OK);
-  return 0;
 }
 
-static int tear_down(__attribute__((unused)) void **state)
+static void tear_down(void)
 {
   kvf_rails_close(&rails);
   for (uint32_t i = 0; i < KVF_RAILS_MAX; i++) {
     assert_false(fakes[i].is_open || fakes[i].is_linked);
   }
-  return 0;
 }
 
 #define RAILS_TEST(name) TEST_WITH(name, set_up, tear_down)

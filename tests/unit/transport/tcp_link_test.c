@@ -11,22 +11,19 @@ static const kvf_transport_ops *const ops = &kvf_transport_tcp;
 
 static tcp_consumer *consumer;
 
-static int open_patient(__attribute__((unused)) void **state)
+static void open_patient(void)
 {
   consumer = tcp_consumer_open(5000);
-  return 0;
 }
 
-static int open_impatient(__attribute__((unused)) void **state)
+static void open_impatient(void)
 {
   consumer = tcp_consumer_open(100);
-  return 0;
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   tcp_consumer_close(consumer);
-  return 0;
 }
 
 #define SET_TEST(name) TEST_WITH(name, open_patient, scene_close)

@@ -21,7 +21,7 @@ typedef struct scene {
 
 static scene s;
 
-static int scene_open(__attribute__((unused)) void **state)
+static void scene_open(void)
 {
   memset(&s, 0, sizeof(s));
   s.consumer = tcp_consumer_open(5000);
@@ -32,14 +32,12 @@ static int scene_open(__attribute__((unused)) void **state)
   s.bytes = allocate((size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
   memset(s.bytes, FILL, (size_t)CONSUMER_BLOCKS * CONSUMER_BLOCK_BYTES);
   tcp_consumer_link(s.consumer);
-  return 0;
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   tcp_consumer_close(s.consumer);
   free(s.bytes);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)

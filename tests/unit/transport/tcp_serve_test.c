@@ -27,7 +27,7 @@ typedef struct scene {
 
 static scene s;
 
-static int scene_open(__attribute__((unused)) void **state)
+static void scene_open(void)
 {
   const side_shape shape = side_shape_simple(BLOCKS, BLOCK_BYTES);
   kvf_transport_config config = side_config();
@@ -42,15 +42,13 @@ static int scene_open(__attribute__((unused)) void **state)
   }
   s.payload = allocate((size_t)BLOCKS * BLOCK_BYTES);
   s.fd = peer_connect_proved(&s.spec);
-  return 0;
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   (void)close(s.fd);
   side_close(&s.producer);
   free(s.payload);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)

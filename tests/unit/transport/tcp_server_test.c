@@ -3,11 +3,8 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../sides/peer.h"
@@ -41,6 +38,14 @@ typedef struct scene {
 
 static scene s;
 
+static void scene_open_with(const side_shape *shape, const kvf_transport_config *config)
+{
+  side_open(&s.producer, ops, shape, 1, config);
+  side_introduce(&s.producer, &s.introduction);
+  s.spec = side_spec(&s.introduction);
+  s.lease = side_publish(&s.producer, 1001);
+}
+
 static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_ms, kvf_tls_context *tls)
 {
   const side_shape shape = side_shape_simple(4, 4096);
@@ -48,10 +53,7 @@ static void scene_open_tls(uint32_t connections_max, uint32_t handshake_timeout_
   config.tls = (kvf_tls_use){.context = tls, .on_loopback = true};
   config.connections_max = connections_max;
   config.handshake_timeout_ms = handshake_timeout_ms;
-  side_open(&s.producer, ops, &shape, 1, &config);
-  side_introduce(&s.producer, &s.introduction);
-  s.spec = side_spec(&s.introduction);
-  s.lease = side_publish(&s.producer, 1001);
+  scene_open_with(&shape, &config);
 }
 
 static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
@@ -59,10 +61,20 @@ static void scene_open(uint32_t connections_max, uint32_t handshake_timeout_ms)
   scene_open_tls(connections_max, handshake_timeout_ms, NULL);
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+/* Blocks of which the kernel does not take all at once; a handshake has a second. */
+static void scene_open_large(uint32_t connections_max)
+{
+  const side_shape shape = side_shape_simple(64, 1 << 20);
+  kvf_transport_config config = side_config();
+  config.connections_max = connections_max;
+  config.tcp_buffer_bytes = 65536;
+  config.handshake_timeout_ms = 1000;
+  scene_open_with(&shape, &config);
+}
+
+static void scene_close(void)
 {
   side_close(&s.producer);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, NULL, scene_close)
@@ -70,6 +82,15 @@ static int scene_close(__attribute__((unused)) void **state)
 static int connect_stranger(void)
 {
   return peer_connect(s.introduction.description, s.introduction.description_bytes);
+}
+
+/* One that has been accepted. */
+static int accepted_stranger(void)
+{
+  uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
+  int fd = connect_stranger();
+  (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
+  return fd;
 }
 
 /* This consumer is served. */
@@ -162,7 +183,7 @@ TEST(inside_tls_nothing_is_said_to_strangers)
   peer_expect_closed(fd);
   assert_true(side_has_logged(&s.producer, "it did not prove its key in time"));
   (void)close(fd);
-  (void)scene_close(NULL);
+  scene_close();
   kvf_tls_context_free(ours);
   kvf_tls_context_free(theirs);
 }
@@ -230,9 +251,7 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
   scene_open(8, 5000); /* 8 / 4 + 1 strangers at once */
   int strangers[20];
   for (size_t i = 0; i < 20; i++) {
-    uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-    strangers[i] = connect_stranger();
-    (void)peer_receive_frame(strangers[i], KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
+    strangers[i] = accepted_stranger();
   }
   for (size_t i = 0; i < 17; i++) { /* the oldest made room */
     peer_expect_closed(strangers[i]);
@@ -246,15 +265,6 @@ SCENE_TEST(strangers_cannot_keep_consumers_out)
   for (size_t i = 0; i < 20; i++) {
     (void)close(strangers[i]);
   }
-}
-
-/* One that has been accepted. */
-static int accepted_stranger(void)
-{
-  uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-  int fd = connect_stranger();
-  (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
-  return fd;
 }
 
 SCENE_TEST(strangers_of_one_host_keep_no_other_out)
@@ -301,7 +311,7 @@ TEST(silent_strangers_do_not_keep_out_who_speaks)
     (void)close(crowd[i]);
   }
   (void)close(speaker);
-  (void)scene_close(NULL);
+  scene_close();
   kvf_tls_context_free(tls);
 }
 
@@ -345,82 +355,59 @@ SCENE_TEST(the_longest_idle_consumer_makes_room)
 }
 
 /* When the kernel takes the last byte that it has room for is its affair: acknowledgements may be late. */
-TEST(busy_consumers_make_room_only_when_stuck)
+SCENE_TEST(busy_consumers_make_room_only_when_stuck)
 {
-  const side_shape shape = side_shape_simple(64, 1 << 20); /* more than the kernel takes at once */
-  side *large = allocate(sizeof(*large));
-  kvf_transport_config config = side_config();
-  config.connections_max = 1;
-  config.tcp_buffer_bytes = 65536;
-  config.handshake_timeout_ms = 1000;
-  side_open(large, ops, &shape, 1, &config);
-  side_introduction introduction;
-  side_introduce(large, &introduction);
-  kvf_link_spec spec = side_spec(&introduction);
-  side_lease *lease = side_publish(large, 1001);
-  int busy = peer_connect_proved(&spec);
+  scene_open_large(1);
+  int busy = peer_connect_proved(&s.spec);
   kvf_transfer_item items[16];
   for (uint32_t i = 0; i < 16; i++) {
     items[i] = (kvf_transfer_item){.position = i};
   }
-  peer_send_read(busy, 5, &lease->lease, items, 16);
+  peer_send_read(busy, 5, &s.lease->lease, items, 16);
   assert_int_equal(peer_receive_chunk(busy).status, KVF_OK);
   uint64_t tries = 0;
   int late;
-  while (!peer_try(&spec, &late)) {
-    assert_true(side_has_logged(large, "connections_max is reached, and all connections are busy"));
+  while (!peer_try(&s.spec, &late)) {
+    assert_true(side_has_logged(&s.producer, "connections_max is reached, and all connections are busy"));
     assert_true(++tries < 20);
     sleep_us(250000);
   }
   assert_true(tries > 0);
-  assert_true(side_has_logged(large, "connections_max is reached, and the peer takes no bytes"));
+  assert_true(side_has_logged(&s.producer, "connections_max is reached, and the peer takes no bytes"));
   (void)close(late);
   (void)close(busy);
-  side_close(large);
-  free(large);
 }
 
 /* Whoever takes something now and then stays, and whoever has nothing to take. */
-TEST(who_takes_nothing_is_closed)
+SCENE_TEST(who_takes_nothing_is_closed)
 {
-  const side_shape shape = side_shape_simple(64, 1 << 20);
-  side *large = allocate(sizeof(*large));
-  kvf_transport_config config = side_config();
-  config.tcp_buffer_bytes = 65536;
-  config.handshake_timeout_ms = 1000;
-  side_open(large, ops, &shape, 1, &config);
-  side_introduction introduction;
-  side_introduce(large, &introduction);
-  kvf_link_spec spec = side_spec(&introduction);
-  side_lease *lease = side_publish(large, 1001);
+  scene_open_large(side_config().connections_max);
   const kvf_transfer_item items[] = {{.position = 0}, {.position = 1}, {.position = 2}, {.position = 3}};
-  int stuck = peer_connect_proved(&spec);
-  int slow = peer_connect_proved(&spec);
-  int idle = peer_connect_proved(&spec);
+  int stuck = peer_connect_proved(&s.spec);
+  int slow = peer_connect_proved(&s.spec);
+  int idle = peer_connect_proved(&s.spec);
   kvf_socket_set_buffers(slow, 65536); /* so that at no time all is in the kernel's hands */
-  peer_send_read(stuck, 5, &lease->lease, items, 4);
-  peer_send_read(slow, 6, &lease->lease, items, 4);
+  peer_send_read(stuck, 5, &s.lease->lease, items, 4);
+  peer_send_read(slow, 6, &s.lease->lease, items, 4);
   assert_int_equal(peer_receive_chunk(stuck).status, KVF_OK);
   assert_int_equal(peer_receive_chunk(slow).status, KVF_OK);
-  const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(config.handshake_timeout_ms);
+  const uint64_t patience_us = UINT64_C(1000) * kvf_socket_patience_ms(1000);
   uint8_t *some = allocate(SLOW_BYTES);
   sleep_us(patience_us / 4);
-  assert_false(side_has_logged(large, "it has open reads, and takes no bytes"));
+  assert_false(side_has_logged(&s.producer, "it has open reads, and takes no bytes"));
   for (int i = 0; i < 8; i++) {
     peer_receive(slow, some, SLOW_BYTES);
     sleep_us(patience_us / 8);
   }
   peer_expect_closed(stuck);
-  assert_true(side_has_logged(large, "it has open reads, and takes no bytes"));
-  peer_send_read(idle, 7, &lease->lease, items, 1);
+  assert_true(side_has_logged(&s.producer, "it has open reads, and takes no bytes"));
+  peer_send_read(idle, 7, &s.lease->lease, items, 1);
   assert_int_equal(peer_receive_chunk(idle).status, KVF_OK);
   peer_receive(slow, some, SLOW_BYTES);
   free(some);
   (void)close(stuck);
   (void)close(slow);
   (void)close(idle);
-  side_close(large);
-  free(large);
 }
 
 /* Nothing happens, and nothing is done: a thread that spins shows in the process' time. */
@@ -450,15 +437,8 @@ SCENE_TEST(a_lack_of_descriptors_passes)
 TEST(a_forked_child_keeps_nothing_open)
 {
   scene_open(8, 5000);
-  uint8_t challenge[KVF_DATA_CHALLENGE_BYTES_MAX];
-  int fd = connect_stranger();
-  (void)peer_receive_frame(fd, KVF_FRAME_DATA_CHALLENGE, challenge, sizeof(challenge));
-  pid_t child = _Fork();
-  if (child == 0) {
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    (void)pause();
-    _exit(0);
-  }
+  int fd = accepted_stranger();
+  const child_process child = child_idle();
   peer_send(fd, "GET / HTTP/1.1\r\n\r\n", 18);
   peer_expect_closed(fd);
   (void)close(fd);
@@ -469,13 +449,8 @@ TEST(a_forked_child_keeps_nothing_open)
                                             &s.introduction.incarnation, &found),
                    KVF_OK);
   assert_int_equal(kvf_address_parse("127.0.0.1", found.port, &at), KVF_OK);
-  (void)scene_close(NULL);
-  struct sockaddr_storage storage;
-  socklen_t bytes = kvf_address_to_sockaddr(&at, &storage);
-  fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(connect(fd, (const struct sockaddr *)&storage, bytes), -1);
+  scene_close();
+  assert_int_equal(stranger_dial(at), -1);
   assert_int_equal(errno, ECONNREFUSED);
-  (void)close(fd);
-  assert_int_equal(kill(child, SIGKILL), 0);
-  assert_int_equal(waitpid(child, NULL, 0), child);
+  assert_true(child_kill(&child));
 }

@@ -27,7 +27,7 @@ typedef struct scene {
 
 static scene s;
 
-static int scene_open(__attribute__((unused)) void **state)
+static void scene_open(void)
 {
   memset(&s, 0, sizeof(s));
   int fds[2];
@@ -52,10 +52,9 @@ static int scene_open(__attribute__((unused)) void **state)
   for (size_t i = 0; i < (size_t)BLOCKS * STRIDE; i++) {
     s.memory[0][i] = (uint8_t)(i * 31 >> 3);
   }
-  return 0;
 }
 
-static int scene_close(__attribute__((unused)) void **state)
+static void scene_close(void)
 {
   kvf_tcp_stream_close(&s.from);
   kvf_tcp_stream_close(&s.to);
@@ -63,7 +62,6 @@ static int scene_close(__attribute__((unused)) void **state)
   kvf_tcp_stream_free(&s.to);
   free(s.memory[0]);
   free(s.memory[1]);
-  return 0;
 }
 
 #define SCENE_TEST(name) TEST_WITH(name, scene_open, scene_close)

@@ -42,7 +42,7 @@ int __wrap_SSL_CTX_set_ciphersuites(SSL_CTX *context, const char *text)
   return __real_SSL_CTX_set_ciphersuites(context, text);
 }
 
-static int close_scene(__attribute__((unused)) void **state)
+static void close_scene(void)
 {
   for (int side = 0; side < 2 && s.ends[side] != NULL; side++) {
     kvf_tls_free(s.ends[side]);
@@ -50,14 +50,13 @@ static int close_scene(__attribute__((unused)) void **state)
     (void)close(s.fds[side]);
     s.ends[side] = NULL;
   }
-  return 0;
 }
 
 /* Closes the one before. */
 static void open_scene(const kvf_key *client, const kvf_key *server, size_t server_keys)
 {
   int small = 4096;
-  (void)close_scene(NULL);
+  close_scene();
   assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, s.fds), 0);
   assert_int_equal(kvf_tls_context_new(client, 1, &s.contexts[CLIENT]), KVF_OK);
   assert_int_equal(kvf_tls_context_new(server, server_keys, &s.contexts[SERVER]), KVF_OK);
@@ -68,10 +67,9 @@ static void open_scene(const kvf_key *client, const kvf_key *server, size_t serv
   }
 }
 
-static int open_with_one_key(__attribute__((unused)) void **state)
+static void open_with_one_key(void)
 {
   open_scene(&one, &one, 1);
-  return 0;
 }
 
 #define ONE_KEY_TEST(name) TEST_WITH(name, open_with_one_key, close_scene)
@@ -277,7 +275,7 @@ TEST_WITH(suites_by_machine, NULL, close_scene)
 {
   for (int client = 0; client < 2; client++) {
     for (int server = 0; server < 2; server++) {
-      (void)close_scene(NULL);
+      close_scene();
       has_aes = server != 0;
       open_scene(&one, &one, 1);
       kvf_tls_free(s.ends[CLIENT]);

@@ -14,61 +14,53 @@
 static const kvf_incarnation incarnation = {{4, 5, 6}};
 static const uint8_t block[FIRST_BYTES] = "bytes of a block, which are the lease's";
 
-typedef struct world {
-  void *table;
-  kvf_paging *memory;
-  kvf_ucx *ucx;
-  kvf_ucx_message message;
-} world;
+static void *table;
+static kvf_paging *memory;
+static kvf_ucx *ucx;
+static kvf_ucx_message message;
 
 /* A refusal, bytes, a look, and bytes, of a live lease. */
-static int set_up(void **state)
+static void set_up(void)
 {
-  world *w = allocate(sizeof(*w));
   const uint64_t word = kvf_fence_word_live(LEASE_ID);
   const kvf_fence_entry entry = {word, 99};
-  w->ucx = allocate(sizeof(*w->ucx));
-  w->memory = allocate(sizeof(*w->memory));
-  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &w->table, NULL), KVF_OK);
-  kvf_fence_store_live(w->table, SLOT, entry);
-  w->memory->table = w->table;
-  w->memory->table_slots = SLOTS;
-  w->ucx->data_thread.memory = w->memory;
-  w->message = (kvf_ucx_message){.ucx = w->ucx, .bytes = WHOLE_BYTES, .count = 4};
+  ucx = allocate(sizeof(*ucx));
+  memory = allocate(sizeof(*memory));
+  assert_int_equal(kvf_fence_table_open(SLOTS, &incarnation, &table, NULL), KVF_OK);
+  kvf_fence_store_live(table, SLOT, entry);
+  memory->table = table;
+  memory->table_slots = SLOTS;
+  ucx->data_thread.memory = memory;
+  message = (kvf_ucx_message){.ucx = ucx, .bytes = WHOLE_BYTES, .count = 4};
   const kvf_ucx_part parts[] = {
       {.token = 1, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_REFUSED},
       {.token = 2, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_DATA, .from = block, .bytes = FIRST_BYTES},
       {.token = 3, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_LOOK, .entry = entry},
       {.token = 4, .slot = SLOT, .word = word, .kind = KVF_UCX_ANSWER_DATA, .from = block + 2, .bytes = SECOND_BYTES},
   };
-  memcpy(w->message.parts, parts, sizeof(parts));
-  *state = w;
-  return 0;
+  memcpy(message.parts, parts, sizeof(parts));
 }
 
-static int tear_down(void **state)
+static void tear_down(void)
 {
-  world *w = *state;
-  kvf_fence_table_close(w->table, SLOTS);
-  free(w->memory);
-  free(w->ucx);
-  free(w);
-  return 0;
+  kvf_fence_table_close(table, SLOTS);
+  free(memory);
+  free(ucx);
 }
 
 #define SET_TEST(name) TEST_WITH(name, set_up, tear_down)
 
-static void end_lease(const world *w)
+static void end_lease(void)
 {
-  kvf_fence_store_ended(w->table, SLOT, (kvf_fence_entry){kvf_fence_word_ended(LEASE_ID), 0});
+  kvf_fence_store_ended(table, SLOT, (kvf_fence_entry){kvf_fence_word_ended(LEASE_ID), 0});
 }
 
 /* From `offset` to `end`, in pieces. */
-static void pack(world *w, size_t offset, size_t end, size_t piece_bytes, uint8_t *out)
+static void pack(size_t offset, size_t end, size_t piece_bytes, uint8_t *out)
 {
   while (offset < end) {
     size_t wanted = end - offset < piece_bytes ? end - offset : piece_bytes;
-    assert_int_equal(kvf_ucx_answers_pack(&w->message, offset, out + offset, wanted), wanted);
+    assert_int_equal(kvf_ucx_answers_pack(&message, offset, out + offset, wanted), wanted);
     offset += wanted;
   }
 }
@@ -87,10 +79,9 @@ static kvf_ucx_answer answer_of(const uint8_t *data, uint64_t token, const uint8
 
 SET_TEST(a_message_holds_its_answers_behind_their_bytes)
 {
-  world *w = *state;
   uint8_t data[WHOLE_BYTES + 1] = {0};
   const uint8_t *from;
-  assert_int_equal(kvf_ucx_answers_pack(&w->message, 0, data, sizeof(data)), WHOLE_BYTES);
+  assert_int_equal(kvf_ucx_answers_pack(&message, 0, data, sizeof(data)), WHOLE_BYTES);
   kvf_ucx_answer refused = answer_of(data, 1, &from);
   assert_int_equal(refused.kind, KVF_UCX_ANSWER_REFUSED);
   assert_memory_equal(&refused.sample, &(kvf_fence_sample){0}, sizeof(refused.sample));
@@ -109,13 +100,12 @@ SET_TEST(a_message_holds_its_answers_behind_their_bytes)
 
 SET_TEST(pieces_of_any_size_are_the_whole)
 {
-  world *w = *state;
   uint8_t whole[WHOLE_BYTES];
   uint8_t data[WHOLE_BYTES];
-  pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, whole);
+  pack(0, WHOLE_BYTES, WHOLE_BYTES, whole);
   for (size_t piece_bytes = 1; piece_bytes < WHOLE_BYTES; piece_bytes++) {
     memset(data, 0, sizeof(data));
-    pack(w, 0, WHOLE_BYTES, piece_bytes, data);
+    pack(0, WHOLE_BYTES, piece_bytes, data);
     assert_memory_equal(data, whole, WHOLE_BYTES);
   }
 }
@@ -128,10 +118,9 @@ SET_TEST(bytes_copied_by_then_are_covered_by_a_look)
     const uint8_t none[FIRST_BYTES] = {0};
     uint8_t data[WHOLE_BYTES];
     const uint8_t *from;
-    world *w = *state;
-    pack(w, 0, at, WHOLE_BYTES, data);
-    end_lease(w);
-    pack(w, at, WHOLE_BYTES, WHOLE_BYTES, data);
+    pack(0, at, WHOLE_BYTES, data);
+    end_lease();
+    pack(at, WHOLE_BYTES, WHOLE_BYTES, data);
     kvf_ucx_answer answer = answer_of(data, 2, &from);
     assert_int_equal(answer.sample.entry.word, kvf_fence_word_ended(LEASE_ID));
     assert_memory_equal(from, block, at - first);
@@ -139,19 +128,18 @@ SET_TEST(bytes_copied_by_then_are_covered_by_a_look)
     answer = answer_of(data, 4, &from);
     assert_int_equal(answer.sample.entry.word, kvf_fence_word_ended(LEASE_ID));
     assert_memory_equal(from, none, SECOND_BYTES);
-    (void)tear_down(state);
-    (void)set_up(state);
+    tear_down();
+    set_up();
   }
 }
 
 /* What was decided when it was asked for stays, or it would say "live, and no bytes". */
 SET_TEST(an_answer_without_bytes_says_what_was_seen_when_it_was_asked_for)
 {
-  world *w = *state;
   uint8_t data[WHOLE_BYTES];
   const uint8_t *from;
-  end_lease(w);
-  pack(w, 0, WHOLE_BYTES, WHOLE_BYTES, data);
+  end_lease();
+  pack(0, WHOLE_BYTES, WHOLE_BYTES, data);
   assert_int_equal(answer_of(data, 3, &from).sample.entry.word, kvf_fence_word_live(LEASE_ID));
 }
 
@@ -184,18 +172,17 @@ static kvf_ucs_pointer note_answer(kvf_ucp_ep ep, unsigned id, const void *heade
 /* By somebody who asks all the same: its address is not one that may be read. */
 SET_TEST(memory_of_devices_is_not_given_to_who_asks_by_message)
 {
-  world *w = *state;
   const kvf_ucx_api api = {.worker_set_am_recv_handler = note_handler, .am_send_nbx = note_answer};
   kvf_region region = {.base = (void *)(uintptr_t)block, .stride_bytes = 8, .block_bytes = 8, .blocks = 5};
   kvf_region_layout layout = kvf_region_layout_of(&region);
   const kvf_ucp_am_recv_param param = {.recv_attr = KVF_UCP_AM_RECV_ATTR_FIELD_REPLY_EP};
   char text[KVF_MESSAGE_BYTES_MAX];
-  w->ucx->api = &api;
-  w->memory->served = &region;
-  w->memory->regions = &layout;
-  w->memory->regions_count = 1;
-  kvf_ucx_messages_init(&w->ucx->answers);
-  assert_int_equal(kvf_ucx_messages_serve_server(w->ucx, text), KVF_OK);
+  ucx->api = &api;
+  memory->served = &region;
+  memory->regions = &layout;
+  memory->regions_count = 1;
+  kvf_ucx_messages_init(&ucx->answers);
+  assert_int_equal(kvf_ucx_messages_serve_server(ucx, text), KVF_OK);
   for (int kind = KVF_MEMORY_HOST; kind <= KVF_MEMORY_CUDA; kind++) {
     const kvf_ucx_ask ask = {.token = 1, .slot = SLOT, .word = kvf_fence_word_live(LEASE_ID), .bytes = 8};
     uint8_t asked[KVF_UCX_ASK_BYTES];
@@ -204,5 +191,5 @@ SET_TEST(memory_of_devices_is_not_given_to_who_asks_by_message)
     assert_int_equal(handler.cb(handler.arg, NULL, 0, asked, sizeof(asked), &param), KVF_UCS_OK);
     assert_int_equal(answered, kind == KVF_MEMORY_HOST ? KVF_UCX_ANSWER_DATA : KVF_UCX_ANSWER_REFUSED);
   }
-  kvf_ucx_messages_free(&w->ucx->answers);
+  kvf_ucx_messages_free(&ucx->answers);
 }

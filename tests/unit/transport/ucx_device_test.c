@@ -37,38 +37,40 @@ static void choose(uint32_t theirs, uint32_t ours)
   under_test.consumer_memory = ours;
 }
 
-static sides *open_linked(uint32_t theirs, uint32_t ours)
+static void open_linked(uint32_t theirs, uint32_t ours)
 {
   choose(theirs, ours);
-  return sides_open_simple(BLOCKS, BLOCK_BYTES);
+  sides_open_simple(BLOCKS, BLOCK_BYTES);
 }
 
-static void close_sides(sides *two)
+static void close_sides(void)
 {
-  sides_close(two);
+  sides_close();
   assert_int_equal(fake_ucp_violations(), 0);
 }
 
+#define LINKED_TEST(name) TEST_WITH(name, NULL, close_sides)
+
 /* Of the whole lease. */
-static kvf_transfer begin_read(sides *two)
+static kvf_transfer begin_read(void)
 {
   const kvf_transfer read = lease_read(&two->consumer, two->lease, 0);
   assert_int_equal(kvf_transport_ucx.read(two->link, &read), KVF_OK);
   return read;
 }
 
-static kvf_status end_read(sides *two, const kvf_transfer *read)
+static kvf_status end_read(const kvf_transfer *read)
 {
   kvf_status status = side_wait(&two->consumer, read->id).status;
-  assert_true(status != KVF_OK || sides_match(two, read));
+  assert_true(status != KVF_OK || sides_match(read));
   read_free(read);
   return status;
 }
 
-static kvf_status read_all(sides *two)
+static kvf_status read_all(void)
 {
-  const kvf_transfer read = begin_read(two);
-  return end_read(two, &read);
+  const kvf_transfer read = begin_read();
+  return end_read(&read);
 }
 
 static uint64_t flushes(void)
@@ -87,12 +89,12 @@ static unsigned mapped(const fake_ucp_event *events, size_t count, const void *a
   return found;
 }
 
-TEST(memory_is_registered_as_what_it_is)
+LINKED_TEST(memory_is_registered_as_what_it_is)
 {
   static fake_ucp_event events[FAKE_UCP_TRACE_MAX];
   (void)fake_ucp_trace(events);
   under_test.has_checksums = true;
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
   under_test.has_checksums = false;
   const size_t count = fake_ucp_trace(events);
   assert_int_equal(mapped(events, count, two->producer.regions[0].base, KVF_UCS_MEMORY_TYPE_CUDA), 1);
@@ -100,14 +102,13 @@ TEST(memory_is_registered_as_what_it_is)
   assert_int_equal(mapped(events, count, two->producer.checksums[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
   assert_int_equal(mapped(events, count, two->producer.checksums_read[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
   assert_int_equal(mapped(events, count, two->consumer.regions[0].base, KVF_UCS_MEMORY_TYPE_HOST), 1);
-  close_sides(two);
 }
 
 /* ---- order ---- */
 
 /* R4: what the look begins with is asked for when the last of the blocks' bytes has come, and none is asked for then.
  */
-static void assert_look_is_last(const sides *two, const fake_ucp_event *events, size_t count)
+static void assert_look_is_last(const fake_ucp_event *events, size_t count)
 {
   const uint64_t table = (uintptr_t)two->producer.table;
   unsigned open = 0;
@@ -129,76 +130,71 @@ static void assert_look_is_last(const sides *two, const fake_ucp_event *events, 
   assert_true(gets >= 2 * BLOCKS && looks >= 2);
 }
 
-TEST(the_second_look_comes_after_all_gets)
+LINKED_TEST(the_second_look_comes_after_all_gets)
 {
   static fake_ucp_event events[FAKE_UCP_TRACE_MAX];
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
     (void)fake_ucp_trace(events);
-    assert_int_equal(read_all(two), KVF_OK);
-    assert_look_is_last(two, events, fake_ucp_trace(events));
+    assert_int_equal(read_all(), KVF_OK);
+    assert_look_is_last(events, fake_ucp_trace(events));
   }
-  close_sides(two);
 }
 
 /* ---- flushes ---- */
 
-TEST(what_came_is_flushed_once_a_read)
+LINKED_TEST(what_came_is_flushed_once_a_read)
 {
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
     const uint64_t before = flushes();
-    assert_int_equal(read_all(two), KVF_OK);
+    assert_int_equal(read_all(), KVF_OK);
     assert_int_equal(flushes() - before, 1);
     assert_int_equal(fake_cuda_unflushed(), 0);
   }
-  close_sides(two);
 }
 
 TEST(a_device_that_orders_a_networks_writes_is_not_flushed)
 {
   fake_cuda_order_network(KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   const uint64_t before = flushes();
-  assert_int_equal(read_all(two), KVF_OK);
+  assert_int_equal(read_all(), KVF_OK);
   assert_int_equal(flushes(), before);
-  close_sides(two);
+  close_sides();
   fake_cuda_order_network(KVF_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
 }
 
-TEST(a_host_is_not_flushed)
+LINKED_TEST(a_host_is_not_flushed)
 {
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
   const uint64_t before = flushes();
-  assert_int_equal(read_all(two), KVF_OK);
+  assert_int_equal(read_all(), KVF_OK);
   assert_int_equal(flushes(), before);
-  close_sides(two);
 }
 
 /* The blocks may have their next owner then. */
-TEST(a_cancelled_read_is_flushed_before_it_ends)
+LINKED_TEST(a_cancelled_read_is_flushed_before_it_ends)
 {
   unsigned cancelled = 0;
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   for (int i = 0; i < ROUNDS; i++) {
-    const kvf_transfer read = begin_read(two);
+    const kvf_transfer read = begin_read();
     sleep_us((uint64_t)i * 10);
     kvf_transport_ucx.cancel(two->link, read.id);
-    cancelled += end_read(two, &read) == KVF_CANCELLED ? 1 : 0;
+    cancelled += end_read(&read) == KVF_CANCELLED ? 1 : 0;
     assert_int_equal(fake_cuda_unflushed(), 0);
   }
   print_message("cancelled %u\n", cancelled);
   assert_true(cancelled > 0);
-  close_sides(two);
 }
 
-TEST(a_flush_that_fails_is_the_reads_failure)
+LINKED_TEST(a_flush_that_fails_is_the_reads_failure)
 {
-  sides *two = open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
+  open_linked(KVF_MEMORY_CUDA, KVF_MEMORY_CUDA);
   fake_cuda_fail("cuFlushGPUDirectRDMAWrites", KVF_CUDA_ERROR_NOT_SUPPORTED, 0, 1);
-  assert_int_equal(read_all(two), KVF_TRANSFER_FAILED);
-  assert_int_equal(read_all(two), KVF_OK);
-  close_sides(two);
+  assert_int_equal(read_all(), KVF_TRANSFER_FAILED);
+  assert_int_equal(read_all(), KVF_OK);
 }
 
 /* ---- where it does without ---- */
@@ -240,18 +236,18 @@ TEST(a_driver_that_cannot_flush_takes_none)
 }
 
 /* Closes them. */
-static void assert_refused(sides *two, const char *line)
+static void assert_refused(const char *line)
 {
   const kvf_link_spec spec = side_spec(&two->introduction);
   assert_int_equal(side_connect(&two->consumer, &spec, &two->link), KVF_TRANSFER_SETUP);
   assert_true(side_has_logged(&two->consumer, line));
-  close_sides(two);
 }
 
 static void refuse_link(uint32_t theirs, uint32_t ours, const char *line)
 {
   choose(theirs, ours);
-  assert_refused(sides_open_unlinked(&shape, &shape), line);
+  sides_open_unlinked(&shape, &shape);
+  assert_refused(line);
 }
 
 TEST(a_network_of_messages_carries_no_memory_of_devices)
@@ -267,12 +263,12 @@ TEST(a_network_of_messages_carries_no_memory_of_devices)
 /* Its own memory is the host's, so it has not met it before. */
 TEST(ucx_without_cuda_reads_no_memory_of_devices)
 {
-  sides *two = allocate(sizeof(*two));
+  two = allocate(sizeof(*two));
   choose(KVF_MEMORY_CUDA, KVF_MEMORY_HOST);
   producer_open(&two->producer, &shape);
   say("KVFERRY_FAKE_UCP_CUDA", "0");
   consumer_open(&two->consumer, &shape);
   say("KVFERRY_FAKE_UCP_CUDA", NULL);
-  sides_meet(two);
-  assert_refused(two, "it has memory of GPUs, and UCX here takes none");
+  sides_meet();
+  assert_refused("it has memory of GPUs, and UCX here takes none");
 }

@@ -8,14 +8,13 @@ static char text[KVF_TICKET_BYTES_MAX];
 
 TEST(test_ticket_fails_cleanly)
 {
-  kvf_key key = key_of("key");
   allocation_fail(0, 0);
-  size_t bytes = some_text(&key, text);
+  size_t bytes = some_text(&usual_key, text);
   assert_int_equal(allocation_count(), 0);
   for (long fail = 1; fail <= 3; fail++) {
     kvf_ticket out = {.ranks = 77};
     allocation_fail(fail - 1, 1);
-    kvf_status status = kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out);
+    kvf_status status = kvf_ticket_decode(text, bytes, mac_of(&usual_key), 1, &out);
     assert_int_equal(status, fail <= 2 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.ranks, fail <= 2 ? 77 : 2);
     if (status == KVF_OK) {
@@ -26,19 +25,17 @@ TEST(test_ticket_fails_cleanly)
 
 TEST(test_sources_fail_cleanly)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
-  kvf_key key = key_of("key");
+  kvf_ticket ticket = some_ticket();
   size_t bytes = 0;
   size_t more = 0;
   allocation_fail(0, 0);
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
   text[bytes++] = ',';
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text + bytes, sizeof(text) - bytes, &more), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text + bytes, sizeof(text) - bytes, &more), KVF_OK);
   for (long fail = 1; fail <= 7; fail++) {
     kvf_sources out = {.count = 77};
     allocation_fail(fail - 1, 1);
-    kvf_status status = kvf_sources_decode(text, bytes + more, mac_of(&key), 1, &out);
+    kvf_status status = kvf_sources_decode(text, bytes + more, mac_of(&usual_key), 1, &out);
     assert_int_equal(status, fail <= 6 ? KVF_NO_MEMORY : KVF_OK);
     assert_int_equal(out.count, fail <= 6 ? 77 : 2);
     if (status == KVF_OK) {
@@ -49,18 +46,16 @@ TEST(test_sources_fail_cleanly)
 
 TEST(test_strangers_allocate_nothing)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   kvf_ticket out;
-  kvf_key key = key_of("key");
   kvf_key other = key_of("other");
   size_t bytes = 0;
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&other), text, sizeof(text), &bytes), KVF_OK);
   allocation_fail(0, 0);
-  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_OTHER_KEY);
-  bytes = seal((const uint8_t *)"any", 3, &key, text);
+  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&usual_key), 1, &out), KVF_OTHER_KEY);
+  bytes = seal((const uint8_t *)"any", 3, &usual_key, text);
   text[bytes - 1] = (char)(text[bytes - 1] ^ 4); /* altered */
-  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
+  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&usual_key), 1, &out), KVF_BAD_TICKET);
   assert_int_equal(allocation_count(), 0);
 }
 
@@ -69,8 +64,7 @@ TEST(test_ticket_bombs)
 {
   static uint8_t payload[1000];
   kvf_ticket out;
-  kvf_key key = key_of("key");
-  size_t bytes = some_text(&key, text);
+  size_t bytes = some_text(&usual_key, text);
   size_t payload_bytes = unseal(text, bytes, payload);
   static const struct {
     uint32_t tokens;
@@ -82,9 +76,9 @@ TEST(test_ticket_bombs)
     memcpy(payload + AT_BLOCK_TOKENS, &rows[i].block_tokens, 4);
     memcpy(payload + AT_GROUP_TOKENS, &rows[i].count, 4);
     memcpy(payload + AT_GROUP_TOKENS + 4, &rows[i].count, 4);
-    bytes = seal(payload, payload_bytes, &key, text);
+    bytes = seal(payload, payload_bytes, &usual_key, text);
     allocation_fail(0, 0);
-    assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &out), KVF_BAD_TICKET);
+    assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&usual_key), 1, &out), KVF_BAD_TICKET);
     assert_true(allocation_largest_bytes() <= KVF_BLOCKS_PER_LEASE_MAX * sizeof(uint32_t));
     assert_int_equal(allocation_count(), 1);
   }

@@ -10,6 +10,9 @@ DECODER(challenge)
 DECODER(proof)
 DECODER(refused)
 
+static uint8_t body[KVF_PROOF_BYTES_MAX + 2]; /* more than the largest message */
+static size_t bytes;
+
 static kvf_hello some_hello(void)
 {
   kvf_hello hello = {.version_min = 1, .version_max = 0x0302, .role = KVF_ROLE_RANK, .rank = KVF_RANKS_MAX - 1};
@@ -24,8 +27,6 @@ TEST(test_hello_round_trip)
 {
   kvf_hello hello = some_hello();
   kvf_hello back;
-  uint8_t body[KVF_HELLO_BYTES_MAX];
-  size_t bytes = 0;
   CHECK_CAPACITY(hello, &hello, KVF_HELLO_BYTES_MAX);
   assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
   check_length(decode_hello, body, bytes);
@@ -51,8 +52,6 @@ TEST(test_hello_rules)
               {0, 1, 1, 3, true}, {0, 1, 1, 4, false}, {63, 1, 1, 2, true}, {64, 1, 1, 2, false}};
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     kvf_hello hello = some_hello();
-    uint8_t body[KVF_HELLO_BYTES_MAX];
-    size_t bytes = 0;
     assert_int_equal(kvf_hello_encode(&hello, body, sizeof(body), &bytes), KVF_OK);
     hello.version_min = rows[i].version_min;
     hello.version_max = rows[i].version_max;
@@ -67,7 +66,7 @@ TEST(test_hello_rules)
     body[3] = 0;
     body[4] = rows[i].role;
     body[KVF_HELLO_BYTES_MAX - 4] = (uint8_t)rows[i].rank;
-    assert_int_equal(decode_hello(body, sizeof(body)), rows[i].valid ? KVF_OK : KVF_PROTOCOL);
+    assert_int_equal(decode_hello(body, KVF_HELLO_BYTES_MAX), rows[i].valid ? KVF_OK : KVF_PROTOCOL);
   }
 }
 
@@ -77,15 +76,14 @@ TEST(test_challenge_round_trip)
   fill(&challenge.server, sizeof(challenge.server), 1);
   fill(challenge.nonce, sizeof(challenge.nonce), 50);
   fill(challenge.proof, sizeof(challenge.proof), 100);
-  uint8_t body[KVF_CHALLENGE_BYTES_MAX];
-  size_t bytes = 0;
-  CHECK_ROUND_TRIP(challenge, &challenge, body);
+  uint8_t exact[KVF_CHALLENGE_BYTES_MAX];
+  CHECK_ROUND_TRIP(challenge, &challenge, exact);
 
   challenge.version = 0;
-  assert_int_equal(kvf_challenge_encode(&challenge, body, sizeof(body), &bytes), KVF_INVALID);
-  body[0] = 0;
-  body[1] = 0;
-  assert_int_equal(decode_challenge(body, sizeof(body)), KVF_PROTOCOL);
+  assert_int_equal(kvf_challenge_encode(&challenge, exact, sizeof(exact), &bytes), KVF_INVALID);
+  exact[0] = 0;
+  exact[1] = 0;
+  assert_int_equal(decode_challenge(exact, sizeof(exact)), KVF_PROTOCOL);
 }
 
 /* The largest proof that there is. */
@@ -105,8 +103,6 @@ TEST(test_proof_round_trip)
   kvf_proof proof;
   kvf_proof back;
   fill_proof(&proof);
-  uint8_t body[KVF_PROOF_BYTES_MAX];
-  size_t bytes = 0;
   CHECK_CAPACITY(proof, &proof, KVF_PROOF_BYTES_MAX);
   assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(kvf_proof_decode(body, bytes, &back), KVF_OK);
@@ -127,8 +123,6 @@ TEST(test_proof_round_trip)
 TEST(test_proof_rules)
 {
   kvf_proof proof;
-  uint8_t body[KVF_PROOF_BYTES_MAX + 2];
-  size_t bytes = 0;
   fill_proof(&proof);
   proof.identity_count++;
   assert_int_equal(kvf_proof_encode(&proof, body, sizeof(body), &bytes), KVF_INVALID);
@@ -160,8 +154,6 @@ TEST(test_refused_round_trip)
 {
   kvf_refused refused = {.status = KVF_INCOMPATIBLE};
   kvf_refused back;
-  uint8_t body[KVF_REFUSED_BYTES_MAX];
-  size_t bytes = 0;
   memset(refused.message, 'm', sizeof(refused.message) - 1);
   CHECK_CAPACITY(refused, &refused, KVF_REFUSED_BYTES_MAX);
   (void)snprintf(refused.message, sizeof(refused.message), "%s", "dtype differs");
@@ -176,8 +168,6 @@ TEST(test_refused_rules)
 {
   kvf_refused refused = {.status = -1, .message = "caf\xc3\xa9\n"};
   kvf_refused back;
-  uint8_t body[KVF_REFUSED_BYTES_MAX];
-  size_t bytes = 0;
   assert_int_equal(kvf_refused_encode(&refused, body, sizeof(body), &bytes), KVF_OK);
   assert_int_equal(kvf_refused_decode(body, bytes, &back), KVF_OK);
   assert_string_equal(back.message, "caf???");

@@ -69,11 +69,10 @@ static void check_equal(const kvf_ticket *a, const kvf_ticket *b)
 /* Returns the text's length. */
 static size_t round_trip(const kvf_ticket *ticket)
 {
-  kvf_key key = key_of("key");
   kvf_ticket back;
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
-  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&key), 1, &back), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_decode(text, bytes, mac_of(&usual_key), 1, &back), KVF_OK);
   check_equal(&back, ticket);
   kvf_ticket_free(&back);
   return bytes;
@@ -81,8 +80,7 @@ static size_t round_trip(const kvf_ticket *ticket)
 
 TEST(test_round_trip)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   size_t bytes = round_trip(&ticket);
   assert_memory_equal(text, "kvf5.", 5);
   for (size_t i = 0; i < bytes; i++) {
@@ -93,8 +91,7 @@ TEST(test_round_trip)
 
 TEST(test_no_blocks)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   ticket.prompt.tokens = 0;
   ticket.counts[0] = 0;
   ticket.counts[1] = 0;
@@ -105,8 +102,7 @@ TEST(test_no_blocks)
 /* From none to all, and any two bytes: these lists hold nothing that could be wrong but their length. */
 TEST(test_fields)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   ticket.fields = 0;
   const size_t without = round_trip(&ticket);
   for (uint32_t i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
@@ -119,15 +115,13 @@ TEST(test_fields)
 
 TEST(test_capacity)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
-  kvf_key key = key_of("key");
+  kvf_ticket ticket = some_ticket();
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
   for (size_t capacity = 0; capacity <= bytes; capacity++) {
     char *room = exact_room(capacity);
     size_t written = 77;
-    kvf_status status = kvf_ticket_encode(&ticket, mac_of(&key), room, capacity, &written);
+    kvf_status status = kvf_ticket_encode(&ticket, mac_of(&usual_key), room, capacity, &written);
     assert_int_equal(status, capacity == bytes ? KVF_OK : KVF_LIMIT);
     assert_int_equal(written, capacity == bytes ? bytes : 77);
     if (status == KVF_OK) {
@@ -139,11 +133,10 @@ TEST(test_capacity)
 
 TEST(test_every_length_but_the_right_one)
 {
-  kvf_key key = key_of("key");
-  size_t bytes = some_text(&key, text);
+  size_t bytes = some_text(&usual_key, text);
   text[bytes] = 'A';
   for (size_t cut = 0; cut <= bytes + 1; cut++) {
-    assert_int_equal(decode(text, cut, &key, 1), cut == bytes ? KVF_OK : KVF_BAD_TICKET);
+    assert_int_equal(decode(text, cut, &usual_key, 1), cut == bytes ? KVF_OK : KVF_BAD_TICKET);
   }
 }
 
@@ -176,16 +169,14 @@ static void check_every_bit(const kvf_key *key)
 
 TEST(test_every_bit_flip_is_refused)
 {
-  kvf_key key = key_of("key");
   kvf_key none = {.bytes = 0};
-  check_every_bit(&key);
+  check_every_bit(&usual_key);
   check_every_bit(&none);
 }
 
 TEST(test_keys)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   kvf_key old = key_of("old");
   kvf_key none = {.bytes = 0};
   kvf_key keys[2] = {key_of("new"), old};
@@ -216,12 +207,11 @@ TEST(test_keys)
 /* With the id of a key that is ours, and another key's MAC: that is no other key's ticket, but a forged one. */
 TEST(test_another_keys_id)
 {
-  kvf_key key = key_of("key");
   kvf_key other = key_of("other");
-  size_t bytes = some_text(&key, text);
+  size_t bytes = some_text(&usual_key, text);
   assert_int_equal(seal_text(text, bytes - 44, &other), bytes);
-  assert_int_equal(decode(text, bytes, &key, 1), KVF_BAD_TICKET);
-  kvf_key both[2] = {key, other};
+  assert_int_equal(decode(text, bytes, &usual_key, 1), KVF_BAD_TICKET);
+  kvf_key both[2] = {usual_key, other};
   assert_int_equal(decode(text, bytes, both, 2), KVF_BAD_TICKET);
 }
 
@@ -233,53 +223,48 @@ TEST(test_version_4)
       "VXGNqcXh_CAAAAAgAAAACCAcGBQQDAgEJAAAAHyYtNDtCSVBXXmVsc3qBiCkwNz5FTFNaYWhvdn2Ei5KZoKeutbzDytHY3-bt9Ps"
       "DLjU8Q0pRWF9mbXR7gomQl56lrLO6wcjP1t3k6_L5AQhaAAAAEAAAADB1AAAzOkFIT1ZdZGtyeYCHjpWco6qxuL_GzdTb4unw9_4"
       "GDQI0EnhW__8AAAIQAAAAEAAAADkBNOHpMAAKoQEB.6P7Xocf7FJXa5u2SSIfabUJpOO0fLtzotR7qaY0c0Xo";
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   kvf_ticket back;
-  kvf_key key = key_of("key");
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_decode(before, sizeof(before) - 1, mac_of(&key), 1, &back), KVF_OK);
+  assert_int_equal(kvf_ticket_decode(before, sizeof(before) - 1, mac_of(&usual_key), 1, &back), KVF_OK);
   ticket.version = 4;
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
   assert_int_equal(bytes, sizeof(before) - 1);
   assert_memory_equal(text, before, bytes);
   ticket.rank[1].other = (kvf_address){.port = 0};
   check_equal(&back, &ticket);
   kvf_ticket_free(&back);
   for (size_t cut = 0; cut < bytes; cut++) {
-    assert_int_equal(decode(before, cut, &key, 1), KVF_BAD_TICKET);
+    assert_int_equal(decode(before, cut, &usual_key, 1), KVF_BAD_TICKET);
   }
   for (size_t bit = (size_t)4 * 8; bit < bytes * 8; bit++) {
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
-    assert_int_equal(decode(text, bytes, &key, 1), KVF_BAD_TICKET);
+    assert_int_equal(decode(text, bytes, &usual_key, 1), KVF_BAD_TICKET);
     text[bit / 8] = (char)(text[bit / 8] ^ (1 << bit % 8));
   }
 }
 
 TEST(test_one_text_per_ticket)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
-  kvf_key key = key_of("key");
+  kvf_ticket ticket = some_ticket();
   size_t bytes = 0;
-  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+  assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
   size_t payload_bytes = unseal(text, bytes, payload);
-  assert_int_equal(seal(payload, payload_bytes, &key, text), bytes);
-  assert_int_equal(decode(text, bytes, &key, 1), KVF_OK);
+  assert_int_equal(seal(payload, payload_bytes, &usual_key, text), bytes);
+  assert_int_equal(decode(text, bytes, &usual_key, 1), KVF_OK);
   /* A trailing bit in the payload's last character, sealed by a holder of the key. */
   for (size_t more = 1; more <= 2; more++) {
     memset(payload + payload_bytes, 0, more);
     kvf_base64url_encode(payload, payload_bytes + more, text + TICKET_BEFORE);
     char *last = text + TICKET_BEFORE + kvf_base64url_text_bytes(payload_bytes + more);
     last[-1] = (char)(last[-1] + 1);
-    assert_int_equal(decode(text, seal_text(text, (size_t)(last - text), &key), &key, 1), KVF_BAD_TICKET);
+    assert_int_equal(decode(text, seal_text(text, (size_t)(last - text), &usual_key), &usual_key, 1), KVF_BAD_TICKET);
   }
 }
 
 TEST(test_groups_with_other_blocks)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   ticket.group_tokens[1] = 0;
   ticket.counts[1] = 1;
   (void)round_trip(&ticket);
@@ -291,9 +276,8 @@ TEST(test_groups_with_other_blocks)
 
 static kvf_status encode_status(const kvf_ticket *ticket)
 {
-  kvf_key key = key_of("key");
   size_t bytes = 77;
-  kvf_status status = kvf_ticket_encode(ticket, mac_of(&key), text, sizeof(text), &bytes);
+  kvf_status status = kvf_ticket_encode(ticket, mac_of(&usual_key), text, sizeof(text), &bytes);
   if (status != KVF_OK) {
     assert_int_equal(bytes, 77);
   }
@@ -302,76 +286,52 @@ static kvf_status encode_status(const kvf_ticket *ticket)
 
 TEST(test_encoding_refuses)
 {
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket good = some_ticket(ids);
-  kvf_ticket ticket = good;
-  assert_int_equal(encode_status(&ticket), KVF_OK);
-  ticket.version = KVF_TICKET_VERSION_MIN - 1;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket.version = KVF_TICKET_VERSION_MAX + 1;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.ranks = 0;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket.ranks = KVF_RANKS_MAX + 1;
-  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
-  ticket = good;
-  ticket.rank[1].rank = 0; /* twice, and rank 1 not at all */
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.rank[1].address.port = 0;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.rank[0].other = (kvf_address){.port = 4002}; /* two of one family */
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.rank[1].layers = (kvf_layers){KVF_LAYERS_MAX, 1};
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.rank[1].dealt = 1; /* rank 0 says 2 */
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.lease.id = KVF_LEASE_ID_MAX + 1;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.block_tokens = 0;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.ttl_ms = 0;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.fields = KVF_IDENTITY_FIELDS_MAX + 1;
-  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
-  ticket = good;
-  ticket.groups = 0;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket.groups = KVF_GROUPS_MAX + 1;
-  assert_int_equal(encode_status(&ticket), KVF_LIMIT);
-  ticket = good;
-  ticket.counts[1] = 5;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.group_tokens[1] = 15;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.group_tokens[1] = 32;
-  ticket.counts[1] = 3;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.groups = 1;
-  ticket.group_tokens[0] = 0; /* a state alone: one position */
-  ticket.counts[0] = 1;
-  ticket.prompt.tokens = ticket.block_tokens = 1 << 24;
-  assert_int_equal(encode_status(&ticket), KVF_OK);
-  ticket.prompt.tokens++;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket = good;
-  ticket.prompt.tokens = 97;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
-  ticket.prompt.tokens = 96;
-  assert_int_equal(encode_status(&ticket), KVF_OK);
-  ticket.prompt.tokens = 80;
-  assert_int_equal(encode_status(&ticket), KVF_INVALID);
+  static kvf_ticket bad[18];
+  static kvf_ticket beyond[3];
+  const size_t count = sizeof(bad) / sizeof(bad[0]);
+  for (size_t i = 0; i < count; i++) {
+    bad[i] = some_ticket();
+    beyond[i % 3] = some_ticket();
+  }
+  assert_int_equal(encode_status(&bad[0]), KVF_OK);
+  bad[0].version = KVF_TICKET_VERSION_MIN - 1;
+  bad[1].version = KVF_TICKET_VERSION_MAX + 1;
+  bad[2].ranks = 0;
+  bad[3].rank[1].rank = 0; /* twice, and rank 1 not at all */
+  bad[4].rank[1].address.port = 0;
+  bad[5].rank[0].other = (kvf_address){.port = 4002}; /* two of one family */
+  bad[6].rank[1].layers = (kvf_layers){KVF_LAYERS_MAX, 1};
+  bad[7].rank[1].dealt = 1; /* rank 0 says 2 */
+  bad[8].lease.id = KVF_LEASE_ID_MAX + 1;
+  bad[9].block_tokens = 0;
+  bad[10].ttl_ms = 0;
+  bad[11].groups = 0;
+  bad[12].counts[1] = 5;
+  bad[13].group_tokens[1] = 15;
+  bad[14].group_tokens[1] = 32;
+  bad[14].counts[1] = 3;
+  bad[15].prompt.tokens = 97;
+  bad[16].prompt.tokens = 80;
+  bad[17].groups = 1;
+  bad[17].group_tokens[0] = 0; /* a state alone: one position */
+  bad[17].counts[0] = 1;
+  bad[17].prompt.tokens = bad[17].block_tokens = 1 << 24;
+  assert_int_equal(encode_status(&bad[17]), KVF_OK);
+  bad[17].prompt.tokens++;
+  for (size_t i = 0; i < count; i++) {
+    if (encode_status(&bad[i]) != KVF_INVALID) {
+      fail_msg("ticket %zu was taken", i);
+    }
+  }
+  beyond[0].ranks = KVF_RANKS_MAX + 1;
+  beyond[1].fields = KVF_IDENTITY_FIELDS_MAX + 1;
+  beyond[2].groups = KVF_GROUPS_MAX + 1;
+  for (size_t i = 0; i < 3; i++) {
+    assert_int_equal(encode_status(&beyond[i]), KVF_LIMIT);
+  }
+  kvf_ticket good = some_ticket();
+  good.prompt.tokens = 96;
+  assert_int_equal(encode_status(&good), KVF_OK);
 }
 
 TEST(test_sealed_payloads_are_checked)
@@ -424,21 +384,20 @@ TEST(test_sealed_payloads_are_checked)
               {AT_GROUP_TOKENS + 4, {0xff, 0xff, 0xff, 0xff}, 4},
               {AT_RUNS, {3}, 1},
               {AT_RUNS + 1, {4}, 1}};
-  kvf_key key = key_of("key");
-  size_t bytes = some_text(&key, text);
+  size_t bytes = some_text(&usual_key, text);
   size_t payload_bytes = unseal(text, bytes, payload);
   for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
     uint8_t saved[4];
     memcpy(saved, payload + rows[i].at, rows[i].count);
     memcpy(payload + rows[i].at, rows[i].bytes, rows[i].count);
-    if (decode(text, seal(payload, payload_bytes, &key, text), &key, 1) != KVF_BAD_TICKET) {
+    if (decode(text, seal(payload, payload_bytes, &usual_key, text), &usual_key, 1) != KVF_BAD_TICKET) {
       fail_msg("row %zu was taken", i);
     }
     memcpy(payload + rows[i].at, saved, rows[i].count);
   }
   for (size_t cut = 0; cut <= payload_bytes + 1; cut++) {
     payload[payload_bytes] = 0;
-    kvf_status status = decode(text, seal(payload, cut, &key, text), &key, 1);
+    kvf_status status = decode(text, seal(payload, cut, &usual_key, text), &usual_key, 1);
     assert_int_equal(status, cut == payload_bytes ? KVF_OK : KVF_BAD_TICKET);
   }
 }
@@ -446,18 +405,16 @@ TEST(test_sealed_payloads_are_checked)
 /* What decoding must refuse although the MAC is good and every byte is there: one field too many. */
 TEST(test_fields_limit_when_decoding)
 {
-  kvf_key key = key_of("key");
   for (size_t over = 0; over < 2; over++) {
-    uint32_t ids[TICKET_IDS];
-    kvf_ticket ticket = some_ticket(ids);
+    kvf_ticket ticket = some_ticket();
     ticket.fields = KVF_IDENTITY_FIELDS_MAX;
     size_t bytes = 0;
-    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
     bytes = unseal(text, bytes, payload);
     const size_t at = AT_FIELDS + 1 + (size_t)4 * KVF_IDENTITY_FIELDS_MAX;
     memmove(payload + at + 4 * over, payload + at, bytes - at);
     payload[AT_FIELDS] = (uint8_t)(KVF_IDENTITY_FIELDS_MAX + over);
-    kvf_status status = decode(text, seal(payload, bytes + 4 * over, &key, text), &key, 1);
+    kvf_status status = decode(text, seal(payload, bytes + 4 * over, &usual_key, text), &usual_key, 1);
     assert_int_equal(status, over ? KVF_BAD_TICKET : KVF_OK);
   }
 }
@@ -467,8 +424,7 @@ static void check_blocks(uint32_t groups, uint32_t blocks, kvf_status status)
 {
   uint32_t total = groups * blocks;
   uint32_t *ids = allocate(total * sizeof(ids[0]));
-  uint32_t few[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(few);
+  kvf_ticket ticket = some_ticket();
   ticket.prompt.tokens = blocks;
   ticket.block_tokens = 1;
   ticket.groups = groups;
@@ -494,8 +450,7 @@ TEST(test_limits)
   check_blocks(16, KVF_BLOCKS_PER_LEASE_MAX / 16, KVF_OK);
   check_blocks(16, KVF_BLOCKS_PER_LEASE_MAX / 16 + 1, KVF_LIMIT);
 
-  uint32_t ids[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(ids);
+  kvf_ticket ticket = some_ticket();
   ticket.ranks = KVF_RANKS_MAX;
   for (uint32_t i = 0; i < KVF_RANKS_MAX; i++) {
     ticket.rank[i] = ticket.rank[1];
@@ -507,14 +462,12 @@ TEST(test_limits)
 /* What decoding must refuse although the MAC is good: one block too many, in one short run. */
 TEST(test_blocks_limit_when_decoding)
 {
-  kvf_key key = key_of("key");
   for (uint32_t over = 0; over < 2; over++) {
     uint32_t blocks = KVF_BLOCKS_PER_LEASE_MAX + over;
-    uint32_t ids[TICKET_IDS];
-    kvf_ticket ticket = some_ticket(ids);
+    kvf_ticket ticket = some_ticket();
     ticket.groups = 1;
     size_t bytes = 0;
-    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&key), text, sizeof(text), &bytes), KVF_OK);
+    assert_int_equal(kvf_ticket_encode(&ticket, mac_of(&usual_key), text, sizeof(text), &bytes), KVF_OK);
     (void)unseal(text, bytes, payload);
     memcpy(payload + AT_TOKENS, &blocks, 4);
     memset(payload + AT_BLOCK_TOKENS, 0, 4);
@@ -526,7 +479,7 @@ TEST(test_blocks_limit_when_decoding)
     payload[at++] = (uint8_t)(run | 0x80);
     payload[at++] = (uint8_t)(run >> 7 | 0x80);
     payload[at++] = (uint8_t)(run >> 14);
-    kvf_status status = decode(text, seal(payload, at, &key, text), &key, 1);
+    kvf_status status = decode(text, seal(payload, at, &usual_key, text), &usual_key, 1);
     assert_int_equal(status, over ? KVF_BAD_TICKET : KVF_OK);
   }
 }
@@ -550,10 +503,8 @@ TEST(test_text_limit)
   /* The longest text, and the shortest that is too long. */
   static const size_t lengths[] = {98258, 98259};
   static char over[KVF_TICKET_BYTES_MAX + 1];
-  kvf_key key = key_of("key");
   uint32_t *ids = allocate(KVF_BLOCKS_PER_LEASE_MAX * sizeof(ids[0]));
-  uint32_t few[TICKET_IDS];
-  kvf_ticket ticket = some_ticket(few);
+  kvf_ticket ticket = some_ticket();
   ticket.ids = ids;
   ticket.groups = 1;
   ticket.block_tokens = ticket.group_tokens[0] = 1;
@@ -570,9 +521,9 @@ TEST(test_text_limit)
   kvf_codec codec = kvf_writer_of(payload + AT_GROUP_TOKENS + 4, sizeof(payload) - AT_GROUP_TOKENS - 4);
   kvf_code_block_runs(&codec, ids, count);
   assert_int_equal(AT_GROUP_TOKENS + 4 + codec.at, lengths[1]);
-  bytes = seal(payload, lengths[1], &key, over);
+  bytes = seal(payload, lengths[1], &usual_key, over);
   assert_int_equal(bytes, KVF_TICKET_BYTES_MAX + 1);
-  assert_int_equal(decode(over, bytes, &key, 1), KVF_BAD_TICKET);
+  assert_int_equal(decode(over, bytes, &usual_key, 1), KVF_BAD_TICKET);
   free(ids);
 }
 

@@ -6,14 +6,14 @@
 #include "wire/ticket.h"
 #include "wire_test.h"
 
-#define TICKET_IDS 12
-
 static inline kvf_key key_of(const char *text)
 {
   kvf_key key = {.bytes = strlen(text)};
   memcpy(key.data, text, key.bytes);
   return key;
 }
+
+static const kvf_key usual_key = {"key", 3};
 
 /* The MAC of a key, which stays for the next tests. */
 static inline const kvf_mac *mac_of(const kvf_key *key)
@@ -35,11 +35,10 @@ static inline const kvf_mac *mac_of(const kvf_key *key)
   return &made[i].mac;
 }
 
-/* Two ranks, the second of two addresses, two fields, two groups of six positions; `ids` has room for TICKET_IDS. */
-static inline kvf_ticket some_ticket(uint32_t *ids)
+/* Two ranks, the second of two addresses, two fields, two groups of six positions; all have the same ids. */
+static inline kvf_ticket some_ticket(void)
 {
-  static const uint32_t some_ids[TICKET_IDS] = {
-      7, 8, 9, 3, 100000, 100001, KVF_BLOCK_NONE, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 20, 21, 22};
+  static uint32_t ids[] = {7, 8, 9, 3, 100000, 100001, KVF_BLOCK_NONE, KVF_BLOCK_NONE, KVF_BLOCK_NONE, 20, 21, 22};
   kvf_ticket ticket = {.version = KVF_TICKET_VERSION_MAX,
                        .ranks = 2,
                        .lease = {.id = UINT64_C(0x0102030405060708), .slot = 9},
@@ -52,7 +51,6 @@ static inline kvf_ticket some_ticket(uint32_t *ids)
                        .group_tokens = {16, 16},
                        .counts = {6, 6},
                        .ids = ids};
-  memcpy(ids, some_ids, sizeof(some_ids));
   for (uint32_t i = 0; i < ticket.ranks; i++) {
     ticket.rank[i].rank = i;
     ticket.rank[i].address.port = (uint16_t)(4000 + i);
@@ -125,8 +123,7 @@ enum {
 /* The text of some_ticket(), of at most KVF_TICKET_BYTES_MAX. */
 static inline size_t some_text(const kvf_key *key, char *text)
 {
-  uint32_t ids[TICKET_IDS];
-  const kvf_ticket ticket = some_ticket(ids);
+  const kvf_ticket ticket = some_ticket();
   size_t bytes = 0;
   assert_int_equal(kvf_ticket_encode(&ticket, mac_of(key), text, KVF_TICKET_BYTES_MAX, &bytes), KVF_OK);
   return bytes;
