@@ -55,12 +55,12 @@ struct kvf_lease_entry {
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t any_completed;
   uint8_t untaken;          /* no consumer has come for it yet */
-  uint8_t lingers;          /* it ends at its deadline, as completed, unless another consumer attaches */
   uint64_t linger_until_ns; /* of one that any consumer has completed */
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_IN_SLOT];
   consumer_store *more; /* NULL: there are no more than those */
-  kvf_list lingering;   /* in table.lingering while it lingers */
+  kvf_list lingering;   /* in table.lingering while it lingers: it ends at its deadline, as completed, unless another
+                           consumer attaches */
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
@@ -76,6 +76,11 @@ static bool is_live(const kvf_lease_entry *entry)
   return entry->word % 2 == 1;
 }
 
+static bool lingers(const kvf_lease_entry *entry)
+{
+  return kvf_list_is_linked(&entry->lingering);
+}
+
 /* Holds after each change of an entry. */
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
@@ -89,8 +94,7 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
   assert(is_live(entry) || entry->more == NULL);
-  assert(!entry->lingers || (is_live(entry) && entry->any_completed));
-  assert(entry->lingers == kvf_list_is_linked(&entry->lingering));
+  assert(!lingers(entry) || (is_live(entry) && entry->any_completed));
   assert(table->stored <= table->stored_max);
   assert(!entry->untaken || is_live(entry));
   assert(table->untaken <= table->live);
@@ -272,12 +276,6 @@ static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
   entry->untaken = false;
 }
 
-static void stop_lingering(kvf_lease_entry *entry)
-{
-  entry->lingers = false;
-  kvf_list_remove(&entry->lingering);
-}
-
 /* `word` ends the lease itself, or for a later id of the slot. */
 static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
 {
@@ -288,7 +286,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_
   entry->incomplete = false;
   drop_store(table, entry);
   mark_taken(table, entry);
-  stop_lingering(entry);
+  kvf_list_remove(&entry->lingering);
   set_word(table, entry, word);
   table->live -= 1;
   table->counters.ended[cause] += 1;
@@ -330,7 +328,7 @@ static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64
 {
   if (has_run_out(entry, now_ns)) {
     say_unused(table, now_ns, entry, KVF_LEASE_END_EXPIRED);
-    end_own(table, entry, entry->lingers ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
+    end_own(table, entry, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
 
@@ -513,7 +511,6 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
 static void linger(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   assert(entry->any_completed);
-  entry->lingers = true;
   kvf_list_ensure_back(&table->lingering, &entry->lingering);
   entry->deadline_ns = kvf_time_min(entry->deadline_ns, entry->linger_until_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
@@ -528,7 +525,7 @@ static kvf_lease_state renew(kvf_lease_table *table, kvf_lease_entry *entry, uin
     return KVF_LEASE_STATE_CROWDED;
   }
   if (*consumer_state == CONSUMER_ATTACHED) {
-    stop_lingering(entry);
+    kvf_list_remove(&entry->lingering);
     lengthen(table, entry, now_ns);
   }
   return state;
@@ -709,7 +706,7 @@ static void check_all_slots(const kvf_lease_table *table)
     counted.stored += room_of(entry);
     queued += entry->store == STORE_QUEUED;
     ended += entry->store == STORE_DONE && entry->cause != 0;
-    lingering += entry->lingers;
+    lingering += lingers(entry);
   }
   assert(counted.live == table->live && counted.untaken == table->untaken);
   assert(counted.unreleased == table->unreleased);
