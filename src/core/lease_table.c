@@ -276,23 +276,6 @@ static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
   entry->untaken = false;
 }
 
-/* `word` ends the lease itself, or for a later id of the slot. */
-static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
-{
-  assert(is_live(entry));
-  __builtin_prefetch(entry->blocks); /* to be freed soon */
-  kvf_wheel_disarm(&table->wheel, &entry->timer);
-  entry->cause = (uint8_t)cause;
-  entry->incomplete = false;
-  drop_store(table, entry);
-  mark_taken(table, entry);
-  kvf_list_remove(&entry->lingering);
-  set_word(table, entry, word);
-  table->live -= 1;
-  table->counters.ended[cause] += 1;
-  check(table, entry);
-}
-
 /* Why no engine has loaded it. Of an engine's ranks, all of which have the lease, the first says so. */
 static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease_entry *entry,
                        kvf_lease_end_cause cause)
@@ -314,9 +297,28 @@ static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_
                   (unsigned long long)entry->id, why);
 }
 
-static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause)
+/* `word` ends the lease itself, or for a later id of the slot. */
+static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause,
+                      uint64_t word)
 {
-  end_lease(table, entry, cause, kvf_fence_word_ended(entry->id));
+  assert(is_live(entry));
+  say_unused(table, now_ns, entry, cause);
+  __builtin_prefetch(entry->blocks); /* to be freed soon */
+  kvf_wheel_disarm(&table->wheel, &entry->timer);
+  entry->cause = (uint8_t)cause;
+  entry->incomplete = false;
+  drop_store(table, entry);
+  mark_taken(table, entry);
+  kvf_list_remove(&entry->lingering);
+  set_word(table, entry, word);
+  table->live -= 1;
+  table->counters.ended[cause] += 1;
+  check(table, entry);
+}
+
+static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause)
+{
+  end_lease(table, entry, now_ns, cause, kvf_fence_word_ended(entry->id));
 }
 
 static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
@@ -327,8 +329,7 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    say_unused(table, now_ns, entry, KVF_LEASE_END_EXPIRED);
-    end_own(table, entry, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
+    end_own(table, entry, now_ns, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
 
@@ -341,34 +342,31 @@ static kvf_status not_live(const kvf_lease *lease)
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
-  if (entry == NULL) {
+  const uint64_t ended = kvf_fence_word_ended(lease->id);
+  if (entry != NULL) {
+    expire_if_due(table, entry, now_ns);
+  }
+  if (entry == NULL || ended <= entry->word) {
     return not_live(lease);
   }
-  expire_if_due(table, entry, now_ns);
-  if (is_live(entry) && kvf_fence_word_ended(lease->id) > entry->word) {
-    say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
+  const bool is_own = entry->word == kvf_fence_word_live(lease->id);
+  if (is_live(entry)) {
+    end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED, ended);
+  } else {
+    set_word(table, entry, ended);
   }
-  if (entry->word == kvf_fence_word_live(lease->id)) {
-    end_own(table, entry, KVF_LEASE_END_REVOKED);
+  if (is_own) {
     return KVF_OK;
   }
-  uint64_t ended = kvf_fence_word_ended(lease->id);
-  if (ended > entry->word) {
-    if (is_live(entry)) {
-      end_lease(table, entry, KVF_LEASE_END_REVOKED, ended);
-    } else {
-      set_word(table, entry, ended);
-    }
-    memcpy(entry->token, lease->token, sizeof(entry->token));
-    check(table, entry);
-  }
+  memcpy(entry->token, lease->token, sizeof(entry->token));
+  check(table, entry);
   return not_live(lease);
 }
 
 void kvf_lease_table_end_lingering(kvf_lease_table *table)
 {
   while (!kvf_list_is_empty(&table->lingering)) {
-    end_own(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), KVF_LEASE_END_COMPLETED);
+    end_own(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), 0, KVF_LEASE_END_COMPLETED);
   }
 }
 
@@ -378,8 +376,7 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
     kvf_lease_entry *entry = &table->entries[slot];
     expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
-      end_own(table, entry, KVF_LEASE_END_REVOKED);
+      end_own(table, entry, now_ns, KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -550,8 +547,7 @@ static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, ui
     linger(table, entry);
     return state;
   }
-  say_unused(table, now_ns, entry, KVF_LEASE_END_ABANDONED);
-  end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  end_own(table, entry, now_ns, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_ENDED;
 }
 
