@@ -54,7 +54,6 @@ struct kvf_lease_entry {
   uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t any_completed;
-  uint8_t untaken;          /* no consumer has come for it yet */
   uint64_t linger_until_ns; /* of one that any consumer has completed */
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_IN_SLOT];
@@ -74,6 +73,12 @@ static_assert(offsetof(kvf_lease_entry, timer) == sizeof(kvf_lease_entry) - CACH
 static bool is_live(const kvf_lease_entry *entry)
 {
   return entry->word % 2 == 1;
+}
+
+/* No consumer has come for it yet. The first takes the first place, which is never empty again. */
+static bool is_untaken(const kvf_lease_entry *entry)
+{
+  return is_live(entry) && entry->consumer_states[0] == CONSUMER_NONE;
 }
 
 static bool lingers(const kvf_lease_entry *entry)
@@ -96,7 +101,6 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(is_live(entry) || entry->more == NULL);
   assert(!lingers(entry) || (is_live(entry) && entry->any_completed));
   assert(table->stored <= table->stored_max);
-  assert(!entry->untaken || is_live(entry));
   assert(table->untaken <= table->live);
   assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
@@ -230,7 +234,6 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->digest = digest;
   entry->incomplete = incomplete;
   entry->any_completed = false;
-  entry->untaken = true;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
   lengthen(table, entry, now_ns);
@@ -269,13 +272,6 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
   }
 }
 
-static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
-{
-  assert(table->untaken >= entry->untaken);
-  table->untaken -= entry->untaken;
-  entry->untaken = false;
-}
-
 /* Why no engine has loaded it. Of an engine's ranks, all of which have the lease, the first says so. */
 static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease_entry *entry,
                        kvf_lease_end_cause cause)
@@ -286,7 +282,7 @@ static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_
   const char *why = "this engine has taken its blocks back";
   if (cause == KVF_LEASE_END_ABANDONED) {
     why = "the engine that came for it has given it up, as its log says";
-  } else if (cause == KVF_LEASE_END_EXPIRED && entry->untaken) {
+  } else if (cause == KVF_LEASE_END_EXPIRED && is_untaken(entry)) {
     why = "no engine has come with its ticket within lease_ttl_ms";
   } else if (cause == KVF_LEASE_END_EXPIRED) {
     why = now_ns >= entry->deadline_max_ns ? "it is as old as lease_max_ms"
@@ -308,7 +304,7 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t n
   entry->cause = (uint8_t)cause;
   entry->incomplete = false;
   drop_store(table, entry);
-  mark_taken(table, entry);
+  table->untaken -= is_untaken(entry);
   kvf_list_remove(&entry->lingering);
   set_word(table, entry, word);
   table->live -= 1;
@@ -472,7 +468,7 @@ static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, c
   if (place == places(table, entry)) {
     return NULL;
   }
-  mark_taken(table, entry);
+  table->untaken -= is_untaken(entry);
   *key_at(entry, place) = *key;
   *state_at(entry, place) = CONSUMER_ATTACHED;
   return state_at(entry, place);
@@ -697,7 +693,7 @@ static void check_all_slots(const kvf_lease_table *table)
     const kvf_lease_entry *entry = &table->entries[slot];
     check(table, entry);
     counted.live += is_live(entry);
-    counted.untaken += entry->untaken;
+    counted.untaken += is_untaken(entry);
     counted.unreleased += entry->blocks != NULL;
     counted.stored += room_of(entry);
     queued += entry->store == STORE_QUEUED;
