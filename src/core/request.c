@@ -175,25 +175,13 @@ uint64_t kvf_requests_attachment(const kvf_requests *requests, uint64_t id)
   return request == NULL || request->attachment == NULL ? 0 : request->attachment->id;
 }
 
-static void set_deadline(kvf_requests *requests, kvf_request *request, uint64_t until_ns)
-{
-  request->until_ns = until_ns;
-  kvf_wheel_arm(&requests->context->wheel, &request->timer, until_ns);
-}
-
-static void start_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  assert(request->state == KVF_REQUEST_OPEN && !request->waits);
-  request->waits = true;
-  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns));
-}
-
+/* If it waits. */
 static void stop_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  assert(request->state == KVF_REQUEST_OPEN && request->waits);
-  request->waits = false;
-  request->left_ns = request->until_ns > now_ns ? request->until_ns - now_ns : 0;
-  kvf_wheel_disarm(&requests->context->wheel, &request->timer);
+  if (request->state == KVF_REQUEST_OPEN && kvf_timer_is_armed(&request->timer)) {
+    request->left_ns = kvf_time_until(now_ns, request->timer.expires_ns);
+    kvf_wheel_disarm(&requests->context->wheel, &request->timer);
+  }
 }
 
 static kvf_status unknown(uint64_t id)
@@ -210,10 +198,10 @@ kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t i
   if (request->begun) {
     return kvf_because(KVF_EXISTS, "request %llu has begun", (unsigned long long)id);
   }
-  if (request->state == KVF_REQUEST_OPEN && waits && !request->waits) {
-    start_waiting(requests, now_ns, request);
-  } else if (request->state == KVF_REQUEST_OPEN && !waits && request->waits) {
+  if (!waits) {
     stop_waiting(requests, now_ns, request);
+  } else if (request->state == KVF_REQUEST_OPEN && !kvf_timer_is_armed(&request->timer)) {
+    kvf_wheel_arm(&requests->context->wheel, &request->timer, kvf_time_add(now_ns, request->left_ns));
   }
   return KVF_OK;
 }
@@ -231,12 +219,10 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   if (request->state == KVF_REQUEST_DONE) {
     return KVF_OK; /* its verdict is on the way */
   }
-  if (request->waits) {
-    stop_waiting(requests, now_ns, request);
-  }
+  stop_waiting(requests, now_ns, request);
   move(request, KVF_REQUEST_LOADING);
   const uint64_t release_ns = kvf_ms_to_ns(requests->context->config.release_timeout_ms);
-  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns + release_ns));
+  kvf_wheel_arm(&requests->context->wheel, &request->timer, kvf_time_add(now_ns, request->left_ns + release_ns));
   return KVF_OK;
 }
 
@@ -464,7 +450,7 @@ void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns)
 
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  assert(now_ns >= request->until_ns && request->state != KVF_REQUEST_DONE); /* no timer is early */
+  assert(now_ns >= request->timer.expires_ns && request->state != KVF_REQUEST_DONE); /* no timer is early */
   if (request->state == KVF_REQUEST_LOADING) {
     /* Ranks that have not reported are lost, and so is who could say that they are released. */
     requests->counters.ranks_lost++;
@@ -507,9 +493,8 @@ static void check_request(const kvf_requests *requests, const kvf_request *reque
   assert(request->id < requests->next_id && request->own.merged.request_id == request->id);
   assert((request->attachment == NULL) == is_done);
   assert(kvf_list_is_linked(&request->member) == !is_done);
-  assert(kvf_timer_is_armed(&request->timer) == (is_loading || (!is_done && request->waits)));
+  assert(request->state == KVF_REQUEST_OPEN || kvf_timer_is_armed(&request->timer) == is_loading);
   assert(is_done || request->begun == is_loading);
-  assert(!is_loading || !request->waits);
   assert(!request->verdict_pending || is_done);
   assert(!is_done || request->verdict_pending || (request->begun && !request->released_given));
   assert(kvf_list_is_linked(&request->event) == (next_kind(request) != NOTHING));
