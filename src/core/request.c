@@ -79,7 +79,7 @@ static uint32_t next_kind(const kvf_request *request)
   if (request->verdict_pending) {
     return KVF_EVENT_VERDICT;
   }
-  if (request->state != KVF_REQUEST_DONE || !request->begun || request->released_given) {
+  if (request->state != KVF_REQUEST_DONE || !request->begun) {
     return NOTHING;
   }
   if (kvf_ranks_are_released(&request->own)) {
@@ -92,8 +92,7 @@ static uint32_t next_kind(const kvf_request *request)
 /* To be called after each step that may give a request a message, or end it: the request may be gone. */
 static void review(kvf_requests *requests, kvf_request *request)
 {
-  bool all_said = !request->verdict_pending && (!request->begun || request->released_given);
-  if (request->state == KVF_REQUEST_DONE && all_said) {
+  if (request->state == KVF_REQUEST_DONE && !request->verdict_pending && !request->begun) {
     free_request(requests, request);
   } else if (next_kind(request) == NOTHING) {
     kvf_list_remove(&request->event);
@@ -478,7 +477,8 @@ bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out)
   } else if (kind == KVF_EVENT_REQUEST_STUCK) {
     request->stuck_given = true;
   } else {
-    request->released_given = true;
+    free_request(requests, request);
+    return true;
   }
   review(requests, request);
   return true;
@@ -496,9 +496,9 @@ static void check_request(const kvf_requests *requests, const kvf_request *reque
   assert(request->state == KVF_REQUEST_OPEN || kvf_timer_is_armed(&request->timer) == is_loading);
   assert(is_done || request->begun == is_loading);
   assert(!request->verdict_pending || is_done);
-  assert(!is_done || request->verdict_pending || (request->begun && !request->released_given));
+  assert(!is_done || request->verdict_pending || request->begun);
   assert(kvf_list_is_linked(&request->event) == (next_kind(request) != NOTHING));
-  assert(!request->released_given && (!request->stuck_given || request->own.stuck));
+  assert(!request->stuck_given || request->own.stuck);
   assert(is_done || request->attachment->lost == KVF_OK || is_loading);
   kvf_ranks_check(&request->own);
 }

@@ -30,7 +30,6 @@ typedef struct kvf_request {
   bool begun;
   bool verdict_pending;
   bool stuck_given;
-  bool released_given;
   kvf_verdict verdict;
   kvf_attachment *attachment;            /* NULL once it is DONE */
   kvf_list member;                       /* in attachment->requests */
