@@ -61,10 +61,7 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
 {
   const uint32_t end = slice->load->items_count;
-  uint32_t next = slice->first_missing;
-  while (next < end && kvf_bitmap_get(slice->taken, next)) {
-    next++;
-  }
+  uint32_t next = (uint32_t)kvf_bitmap_prefix(slice->taken, end);
   assert(next < end);
   chunk->first = next;
   chunk->bytes = 0;
@@ -75,7 +72,6 @@ static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
            chunk->bytes + item_bytes(slice, next) <= slice->chunk_bytes);
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
-  slice->first_missing = next;
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -159,9 +155,6 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
     kvf_bitmap_clear(slice->taken, chunk->first + i);
   }
   slice->missing_count += chunk->count - good;
-  if (chunk->first + good < slice->first_missing) {
-    slice->first_missing = chunk->first + good;
-  }
 }
 
 /* Whether it is all that its load still needs, and few bytes. Not of a device, which no caller is to wait for. */

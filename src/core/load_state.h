@@ -68,7 +68,6 @@ struct kvf_slice {
   uint64_t *wrong; /* by item: has come once and did not agree with its checksums */
   uint32_t good_count;
   uint32_t missing_count; /* not taken */
-  uint32_t first_missing; /* no item before this one is missing */
   kvf_list flying;
   kvf_list idle;
 };
