@@ -87,7 +87,6 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   take_items(slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->rail = kvf_peers_begin_read(loads->peers, slice->link_id);
-  chunk->cancelled = false;
   chunk->verified = 0;
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&slice->flying, &chunk->link);
@@ -235,14 +234,15 @@ static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
   assert(!kvf_list_is_linked(&slice->ready));
 }
 
+/* Once: from then on the slice begins no read before these have ended. */
 static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
 {
+  if (slice->given_up) {
+    return;
+  }
+  slice->given_up = true;
   for (kvf_list *link = slice->flying.next; link != &slice->flying; link = link->next) {
-    kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, link);
-    if (!chunk->cancelled) {
-      chunk->cancelled = true;
-      kvf_list_push_back(&loads->cancels, &chunk->cancel);
-    }
+    kvf_list_push_back(&loads->cancels, &KVF_CONTAINER_OF(link, kvf_load_chunk, link)->cancel);
   }
 }
 
@@ -541,7 +541,6 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     slice->peer->slices.stalled_link_id = link_id;
     kvf_peers_link_stalled(loads->peers, now_ns, link_id, silent);
   }
-  slice->given_up = true;
   cancel_reads(loads, slice);
   on_trouble(loads, now_ns, slice, KVF_TRANSFER_STALLED);
 }

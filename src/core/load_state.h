@@ -29,7 +29,6 @@ struct kvf_load_chunk {
   uint32_t count;
   uint64_t bytes;    /* of its items */
   uint32_t verified; /* of its first items, when it ends */
-  bool cancelled;
 };
 
 typedef enum kvf_slice_state {
@@ -57,7 +56,7 @@ struct kvf_slice {
   kvf_list ready; /* in its load's ready_slices while it may start a read */
 
   kvf_timer timer; /* end of BACKOFF, or the stall clock */
-  bool given_up;   /* the clock ran out: the reads in flight have been cancelled */
+  bool given_up;   /* the clock ran out, or the load was decided: the reads in flight have been cancelled */
   uint64_t progress_ns;
   uint64_t ping; /* the peer's ping that this silence caused or shares; 0: none yet */
   uint64_t pinged_ns;
