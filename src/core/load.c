@@ -203,9 +203,6 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_LINK) {
-    move(slice, SLICE_WAIT_LINK);
-  }
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
@@ -470,7 +467,7 @@ static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   settle_slice(loads, now_ns, slice);
 }
 
-/* The link has failed the slice. A cancelled read says nothing about the cause. */
+/* The link has failed the slice. KVF_CANCELLED says nothing about the cause. */
 static void on_trouble(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice, kvf_status cause)
 {
   if (slice->cause == KVF_OK && cause != KVF_CANCELLED) {
@@ -556,20 +553,18 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     slice->begun_anew = true;
     slice->ping = 0;
   }
-  uint64_t ping_at_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
-  if (slice->ping == 0 && now_ns < ping_at_ns) {
-    kvf_wheel_arm(&loads->context->wheel, &slice->timer, ping_at_ns);
-    return;
-  }
-  if (slice->ping == 0) {
+  uint64_t due_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
+  if (slice->ping == 0 && now_ns >= due_ns) {
     ping_peer(loads, now_ns, slice);
   }
-  uint64_t at_ns = stall_at(loads, slice);
-  if (now_ns < at_ns) {
-    kvf_wheel_arm(&loads->context->wheel, &slice->timer, at_ns);
-    return;
+  if (slice->ping != 0) {
+    due_ns = stall_at(loads, slice);
   }
-  on_stall(loads, now_ns, slice);
+  if (now_ns < due_ns) {
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, due_ns);
+  } else {
+    on_stall(loads, now_ns, slice);
+  }
 }
 
 static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
@@ -580,6 +575,7 @@ static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   } else if (slice->link_id != KVF_NO_LINK) {
     read_through(loads, slice, slice->link_id);
   } else {
+    move(slice, SLICE_WAIT_LINK);
     wait_link(loads, now_ns, slice);
   }
 }
@@ -651,8 +647,7 @@ void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *p
   for (kvf_list *link = peer->slices.all.next; link != &peer->slices.all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
     if (slice->link_id == link_id) {
-      slice->link_id = KVF_NO_LINK;
-      drain(loads, now_ns, slice);
+      on_trouble(loads, now_ns, slice, KVF_CANCELLED);
     }
   }
 }
