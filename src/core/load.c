@@ -304,11 +304,11 @@ static void tell(kvf_loads *loads, kvf_open_load *load)
   kvf_wheel_arm(&loads->context->wheel, &load->timer, release_by_ns(loads, load));
 }
 
-/* Lets go of its present source, of which no read is in flight. */
+/* Lets go of its present source, of which no read can touch its items any more. */
 static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  assert(load->reads_in_flight == 0);
   for (uint32_t i = 0; i < load->slices_count && load->slices[i].peer != NULL; i++) {
+    kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
     kvf_peers_release(loads->peers, now_ns, load->slices[i].peer);
   }
   free(load->slices);
@@ -320,6 +320,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 
 static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
+  assert(load->reads_in_flight == 0);
   move_load(load, LOAD_RELEASED);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
   if (load->is_stuck) {
@@ -393,11 +394,7 @@ static void load_free(kvf_loads *loads, kvf_open_load *load)
 {
   HASH_DELETE(by_id, loads->by_id, load);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
-  for (uint32_t i = 0; i < load->slices_count; i++) {
-    kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
-  }
-  free(load->slices);
-  free(load->items);
+  drop_source(loads, 0, load); /* it has one only if the node goes, with all that times are for */
   free(load->others);
   free(load);
 }
