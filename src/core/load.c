@@ -381,7 +381,8 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
 
 static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  kvf_attempts_end(load->others);
+  free(load->others);
+  load->others = NULL;
   if (load->state == LOAD_HELD) {
     load->report.status = KVF_ABORTED;
     tell(loads, load);

@@ -83,7 +83,7 @@ struct kvf_open_load {
   kvf_list event;                        /* in kvf_loads.events while one of its is due */
   bool outcome_due;                      /* else an event that is due is its release */
   kvf_list going_on;    /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
-  kvf_attempts *others; /* NULL: there is one attempt only */
+  kvf_attempts *others; /* NULL: there is one attempt only, or the load was aborted */
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;

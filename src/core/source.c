@@ -186,10 +186,3 @@ kvf_attempt kvf_attempts_next(kvf_attempts *attempts)
   assert(i < attempts->sources);
   return (kvf_attempt){&attempts->tickets[i], attempts->digests[i], again};
 }
-
-void kvf_attempts_end(kvf_attempts *attempts)
-{
-  if (attempts != NULL) {
-    attempts->next = attempts->count;
-  }
-}

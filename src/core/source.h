@@ -47,7 +47,5 @@ KVF_MUST_USE kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_
 bool kvf_attempts_has_next(const kvf_attempts *attempts);
 /* Only where kvf_attempts_has_next(). */
 kvf_attempt kvf_attempts_next(kvf_attempts *attempts);
-/* From here on there is no next one. */
-void kvf_attempts_end(kvf_attempts *attempts);
 
 #endif
