@@ -900,13 +900,12 @@ static kvf_status choose_items(kvf_open_load *load, const kvf_ticket *ticket, co
 
 /* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
  * loads spread evenly over its replicas. */
-static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_attempt *source,
-                              const uint32_t *destination)
+static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_attempt *source)
 {
   const kvf_ticket *ticket = source->ticket;
   const uint64_t turn = ticket->lease.id + loads->context->config.rank + source->is_again;
   kvf_load_plan plan;
-  kvf_status status = choose_items(load, ticket, destination);
+  kvf_status status = choose_items(load, ticket, source->destination);
   if (status == KVF_OK) {
     status = plan_slices(loads, now_ns, load, ticket, turn, &plan);
   }
@@ -971,7 +970,7 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
   drop_source(loads, now_ns, load);
   while (kvf_attempts_has_next(load->others)) {
     const kvf_attempt source = kvf_attempts_next(load->others);
-    if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
+    if (read_source(loads, now_ns, load, &source) == KVF_OK) {
       char to[KVF_ADDRESS_TEXT_BYTES] = "";
       if (load->slices_count > 0) {
         kvf_address_format(&load->slices[0].peer->key.address, to);
@@ -1012,8 +1011,8 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
   if (status != KVF_OK) {
     return status;
   }
-  const kvf_attempt first = {good.tickets[0], good.digests[0], false};
-  status = read_source(loads, now_ns, open, &first, load->destination.ids);
+  const kvf_attempt first = {good.tickets[0], good.digests[0], load->destination.ids, false};
+  status = read_source(loads, now_ns, open, &first);
   if (status != KVF_OK && kvf_status_describe(status)->retry_elsewhere) {
     open->report.status = status;
     status = go_on(loads, now_ns, open, &first.ticket->rank[0].address) ? KVF_OK : status;
