@@ -41,14 +41,16 @@ static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
   return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
-/* Slices that a rank's share was cut into have the readers between them. */
-static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
+/* How much it reads at a time. Slices that a rank's share was cut into have the readers between them. */
+static void measure_slice(const kvf_loads *loads, kvf_slice *slice)
 {
   const kvf_config *config = &loads->context->config;
-  const uint64_t chunk_bytes = loads->pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
+  const kvf_pool *pool = loads->pool;
+  const uint64_t chunk_bytes = pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
   const kvf_load_readers readers = {loads->readers.count / slice->load->cuts, loads->readers.spread_bytes};
   uint64_t bytes = 0;
   uint64_t largest_bytes = 1;
+  kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &slice->share.layers, slice->share.dealt, slice->head_bytes);
   for (uint32_t i = 0; i < slice->load->items_count; i++) {
     uint64_t each = item_bytes(slice, i);
     bytes += each;
@@ -790,29 +792,6 @@ static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size
   return KVF_OK;
 }
 
-static bool is_like(const kvf_rank_share *share, const kvf_layers *layers, uint32_t dealt)
-{
-  return share->layers.first == layers->first && share->layers.count == layers->count && share->dealt <= dealt;
-}
-
-/* The pool has been measured once, and slices of a stage, which follow each other, are alike. */
-static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
-{
-  const kvf_rank_share *share = &slice->share;
-  const kvf_slice *before = slice > slice->load->slices ? slice - 1 : NULL;
-  const uint64_t *known = NULL;
-  if (is_like(share, &pool->rank_layout.layers, pool->rank_layout.deal.ranks)) {
-    known = pool->head_bytes;
-  } else if (before != NULL && is_like(share, &before->share.layers, before->share.dealt)) {
-    known = before->head_bytes;
-  }
-  if (known != NULL) {
-    memcpy(slice->head_bytes, known, sizeof(slice->head_bytes));
-  } else {
-    kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &share->layers, share->dealt, slice->head_bytes);
-  }
-}
-
 /* What `part` of the ticket's blocks this slice reads, from a peer that it holds from here on. */
 static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *slice, const kvf_rank_share *part,
                              const kvf_ticket *ticket, uint64_t digest)
@@ -851,8 +830,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
-    measure_slice(loads->pool, slice);
-    choose_chunk_bytes(loads, slice);
+    measure_slice(loads, slice);
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
     loads->peers->has_loads = true;
     wait_link(loads, now_ns, slice);

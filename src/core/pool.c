@@ -40,7 +40,6 @@ kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
     *group_blocks = *group_blocks == 0 || blocks < *group_blocks ? blocks : *group_blocks;
     pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
   }
-  kvf_pages_head_bytes(pages, &rank_layout, &rank_layout.layers, 1, pool->head_bytes);
   for (uint32_t group = 0; group < pool->groups; group++) {
     const uint32_t blocks = pool->group_blocks[group];
     pool->named[group] = blocks > 0 ? calloc(kvf_bitmap_words(blocks), sizeof(uint64_t)) : NULL;
