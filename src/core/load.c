@@ -89,7 +89,6 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   take_items(slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->rail = kvf_peers_begin_read(loads->peers, slice->link_id);
-  chunk->verified = 0;
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&slice->flying, &chunk->link);
   slice->load->reads_in_flight++;
@@ -902,13 +901,14 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
   return status;
 }
 
-static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
-                         uint64_t point, kvf_open_load **out)
+/* NULL: there is no memory. */
+static kvf_open_load *create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
+                             uint64_t point)
 {
   const kvf_config *config = &loads->context->config;
   kvf_open_load *load = calloc(1, sizeof(*load));
   if (load == NULL) {
-    return KVF_NO_MEMORY;
+    return NULL;
   }
   load->user = spec->user;
   load->point = point;
@@ -924,20 +924,15 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
-  kvf_status status = kvf_attempts_keep(sources, loads->pool, &spec->destination, &load->others);
-  if (status == KVF_OK) {
+  if (kvf_attempts_keep(sources, loads->pool, &spec->destination, &load->others) == KVF_OK) {
     HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
-    if (load->by_id.tbl == NULL) {
-      status = KVF_NO_MEMORY;
-    }
   }
-  if (status != KVF_OK) {
+  if (load->by_id.tbl == NULL) {
     free(load->others);
     free(load);
-    return status;
+    return NULL;
   }
-  *out = load;
-  return KVF_OK;
+  return load;
 }
 
 /* Goes on after `failed` from the next source, or other ranks of one, that can be read from; false if there is none. */
@@ -968,7 +963,6 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
                            uint64_t point)
 {
   kvf_sources good;
-  kvf_open_load *open;
   const kvf_log_request asked = {.id = load->request_id, .name = load->name};
   kvf_status status = kvf_sources_judge(loads->context, now_ns, asked, sources, &load->prompt, &good);
   if (status == KVF_OK) {
@@ -985,9 +979,9 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
     return kvf_because(KVF_NO_RESOURCE, "%u loads are open, as many as loads_max allows",
                        (unsigned)loads->context->config.loads_max);
   }
-  status = create(loads, now_ns, &good, load, point, &open);
-  if (status != KVF_OK) {
-    return status;
+  kvf_open_load *open = create(loads, now_ns, &good, load, point);
+  if (open == NULL) {
+    return KVF_NO_MEMORY;
   }
   const kvf_attempt first = {good.tickets[0], good.digests[0], load->destination.ids, false};
   status = read_source(loads, now_ns, open, &first);
