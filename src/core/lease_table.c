@@ -293,9 +293,7 @@ static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_
                   (unsigned long long)entry->id, why);
 }
 
-/* `word` ends the lease itself, or for a later id of the slot. */
-static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause,
-                      uint64_t word)
+static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause)
 {
   assert(is_live(entry));
   say_unused(table, now_ns, entry, cause);
@@ -306,15 +304,10 @@ static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t n
   drop_store(table, entry);
   table->untaken -= is_untaken(entry);
   kvf_list_remove(&entry->lingering);
-  set_word(table, entry, word);
+  set_word(table, entry, kvf_fence_word_ended(entry->id));
   table->live -= 1;
   table->counters.ended[cause] += 1;
   check(table, entry);
-}
-
-static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause)
-{
-  end_lease(table, entry, now_ns, cause, kvf_fence_word_ended(entry->id));
 }
 
 static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
@@ -325,7 +318,7 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    end_own(table, entry, now_ns, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
+    end_lease(table, entry, now_ns, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
 
@@ -345,15 +338,13 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
   if (entry == NULL || ended <= entry->word) {
     return not_live(lease);
   }
-  const bool is_own = entry->word == kvf_fence_word_live(lease->id);
   if (is_live(entry)) {
-    end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED, ended);
-  } else {
-    set_word(table, entry, ended);
+    end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED);
   }
-  if (is_own) {
+  if (entry->word == ended) {
     return KVF_OK;
   }
+  set_word(table, entry, ended);
   memcpy(entry->token, lease->token, sizeof(entry->token));
   check(table, entry);
   return not_live(lease);
@@ -362,7 +353,7 @@ kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kv
 void kvf_lease_table_end_lingering(kvf_lease_table *table)
 {
   while (!kvf_list_is_empty(&table->lingering)) {
-    end_own(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), 0, KVF_LEASE_END_COMPLETED);
+    end_lease(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), 0, KVF_LEASE_END_COMPLETED);
   }
 }
 
@@ -372,7 +363,7 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
     kvf_lease_entry *entry = &table->entries[slot];
     expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      end_own(table, entry, now_ns, KVF_LEASE_END_REVOKED);
+      end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -543,7 +534,7 @@ static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, ui
     linger(table, entry);
     return state;
   }
-  end_own(table, entry, now_ns, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  end_lease(table, entry, now_ns, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_ENDED;
 }
 
