@@ -1,4 +1,5 @@
 /* What is always true of loads: their states against their timers, lists, counts and reads. */
+#include "core/load.h"
 #include "core/load_state.h"
 
 #ifndef NDEBUG

@@ -2,11 +2,18 @@
 #ifndef KVF_CORE_LOAD_STATE_H
 #define KVF_CORE_LOAD_STATE_H
 
+#include "base/fence.h"
+#include "base/transfer.h"
 #include "core/hash.h"
-#include "core/load.h"
+#include "core/peer.h"
+#include "core/source.h"
+#include "kvferry/kvferry.h"
+#include "plan/rank_shares.h"
 
 #define KVF_NO_LINK 0u
 
+typedef struct kvf_open_load kvf_open_load;
+typedef struct kvf_load_chunk kvf_load_chunk;
 typedef struct kvf_slice kvf_slice;
 
 /* A read: a run of items of a slice. */
