@@ -70,9 +70,8 @@ static void tell(kvf_attachments *attachments, uint64_t now_ns, kvf_attachment *
 {
   uint64_t interval_ns = attachment->ttl_min_ns / RENEWALS_PER_TTL;
   interval_ns = interval_ns < TELL_MIN_NS ? TELL_MIN_NS : kvf_time_min(interval_ns, TELL_MAX_NS);
-  attachment->renew_ns = kvf_time_add(now_ns, interval_ns);
   kvf_wheel_arm(&attachments->context->wheel, &attachment->timer,
-                kvf_time_min(attachment->renew_ns, attachment->until_ns));
+                kvf_time_min(kvf_time_add(now_ns, interval_ns), attachment->until_ns));
   for (uint32_t i = 0; i < attachment->ranks_count; i++) {
     kvf_attachment_rank *rank = &attachment->ranks[i];
     if (!rank->acked) {
@@ -372,7 +371,7 @@ void kvf_attachments_on_timer(kvf_attachments *attachments, uint64_t now_ns, kvf
     attachments->counters.finishes_given_up += count_unacked(attachment);
     stop_telling(attachments, now_ns, attachment);
   } else {
-    assert(now_ns >= attachment->renew_ns); /* no timer is early, and it is set anew whenever a time changes */
+    assert(now_ns >= attachment->timer.expires_ns); /* no timer is early */
     tell(attachments, now_ns, attachment);
   }
 }
@@ -393,7 +392,7 @@ static void check_attachment(const kvf_attachments *attachments, const kvf_attac
   const bool left = is_left(attachment);
   assert(attachment->id < attachments->next_id);
   assert(kvf_timer_is_armed(&attachment->timer));
-  assert(attachment->timer.expires_ns == kvf_time_min(attachment->renew_ns, attachment->until_ns));
+  assert(attachment->timer.expires_ns <= attachment->until_ns);
   assert(left || attachment->until_ns == KVF_TIME_NEVER);
   assert(!left || (attachment->finish != KVF_FINISH_NONE && count_unacked(attachment) > 0));
   assert((attachment->by_leases.tbl != NULL) == (!left && attachment->lost == KVF_OK));

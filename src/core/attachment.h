@@ -37,9 +37,8 @@ struct kvf_attachment {
   kvf_status lost;        /* why; KVF_OK: it is not */
   bool crowded;           /* a lease had no room for it */
   kvf_list losing;        /* in kvf_attachments.lost until its requests have been told */
-  kvf_timer timer;
-  uint64_t renew_ns; /* when to renew, or to tell again */
-  uint64_t until_ns; /* of one that is left: when the leases have run out by themselves */
+  kvf_timer timer;        /* when to renew, or to tell again */
+  uint64_t until_ns;      /* of one that is left: when the leases have run out by themselves */
   uint64_t ttl_min_ns;
   uint64_t ttl_max_ns;
   kvf_lease leases[KVF_SOURCES_MAX]; /* by source */

@@ -290,14 +290,14 @@ kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool
 {
   uint8_t token[KVF_LEASE_TOKEN_BYTES];
   kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
+  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, NULL, blocks, pool_blocks, token, out) : status;
 }
 
 kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
 {
   uint8_t token[KVF_LEASE_TOKEN_BYTES];
   kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve_blocks(&core->slots, blocks, pool_blocks, token, out) : status;
+  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, 0, pool_blocks, token, out) : status;
 }
 
 kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,

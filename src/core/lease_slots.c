@@ -80,8 +80,8 @@ static kvf_status fit_share(const kvf_lease_slots *slots, uint32_t alone, uint64
                                   (unsigned long long)pool_blocks, (unsigned long long)cap);
 }
 
-static kvf_status take_slot(kvf_lease_slots *slots, const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out,
-                            kvf_lease_slot **taken)
+static kvf_status take_slot(kvf_lease_slots *slots, kvf_block_list *named, uint32_t unnamed,
+                            const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
   if (kvf_list_is_empty(&slots->free) || slots->next_id >= KVF_LEASE_ID_MAX) {
     return kvf_because(KVF_NO_LEASE, "all lease slots are in use (option lease_slots)");
@@ -96,50 +96,32 @@ static kvf_status take_slot(kvf_lease_slots *slots, const uint8_t token[KVF_LEAS
   }
   kvf_list_remove(&slot->free);
   slots->next_id += 1;
+  slots->unnamed += unnamed;
+  slot->unnamed = unnamed;
+  slot->named = named;
   *out = (kvf_lease){.id = slot->lease_id, .slot = (uint32_t)(slot - slots->slots)};
   memcpy(out->token, token, sizeof(out->token));
-  *taken = slot;
   return KVF_OK;
 }
 
-kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
-                                   const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
+kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, const kvf_blocks *blocks, uint32_t unnamed,
+                                   uint64_t pool_blocks, const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
   if (slots->draining) {
     return kvf_because(KVF_DRAINING, "kvf_node_drain() has been called: this node takes no new leases");
   }
-  kvf_lease_slot *slot;
-  kvf_status status = fit_share(slots, blocks, kvf_lease_slots_blocks(slots) + blocks, pool_blocks);
-  if (status == KVF_OK) {
-    status = take_slot(slots, token, out, &slot);
-  }
-  if (status == KVF_OK) {
-    slot->unnamed = blocks;
-    slots->unnamed += blocks;
-  }
-  return status;
-}
-
-kvf_status kvf_lease_slots_reserve_blocks(kvf_lease_slots *slots, const kvf_blocks *blocks, uint64_t pool_blocks,
-                                          const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
-{
-  if (slots->draining) {
-    return kvf_because(KVF_DRAINING, "kvf_node_drain() has been called: this node takes no new leases");
-  }
-  kvf_lease_slot *slot;
-  kvf_block_list *list;
-  kvf_status status = kvf_lease_blocks_add(&slots->named, blocks, &list);
+  kvf_block_list *named = NULL;
+  kvf_status status = blocks == NULL ? KVF_OK : kvf_lease_blocks_add(&slots->named, blocks, &named);
   if (status != KVF_OK) {
     return status;
   }
-  status = fit_share(slots, kvf_block_list_count(list), kvf_lease_slots_blocks(slots), pool_blocks);
+  const uint32_t alone = named == NULL ? unnamed : kvf_block_list_count(named);
+  status = fit_share(slots, alone, kvf_lease_slots_blocks(slots) + unnamed, pool_blocks);
   if (status == KVF_OK) {
-    status = take_slot(slots, token, out, &slot);
+    status = take_slot(slots, named, unnamed, token, out);
   }
-  if (status == KVF_OK) {
-    slot->named = list;
-  } else {
-    kvf_lease_blocks_remove(&slots->named, list);
+  if (status != KVF_OK && named != NULL) {
+    kvf_lease_blocks_remove(&slots->named, named);
   }
   return status;
 }

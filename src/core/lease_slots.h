@@ -31,18 +31,14 @@ KVF_MUST_USE kvf_status kvf_lease_slots_init(kvf_lease_slots *slots, uint32_t co
 /* Also after a failed kvf_lease_slots_init(), or of slots that are all zeros. */
 void kvf_lease_slots_free(kvf_lease_slots *slots);
 
-/* Reserves a slot for `blocks` blocks, which are not known yet, of a pool of `pool_blocks` (0: no cap). `token` is
- * random, the lease's secret. *out is set on success only. KVF_DRAINING: slots.draining. KVF_NO_LEASE: every slot is
- * taken, or the blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would.
- * KVF_NO_MEMORY. */
-KVF_MUST_USE kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, uint32_t blocks, uint64_t pool_blocks,
-                                                const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out);
-
-/* The same for these blocks, of which those that other leases have do not count again. Fails as kvf_lease_blocks_add(),
- * too. */
-KVF_MUST_USE kvf_status kvf_lease_slots_reserve_blocks(kvf_lease_slots *slots, const kvf_blocks *blocks,
-                                                       uint64_t pool_blocks, const uint8_t token[KVF_LEASE_TOKEN_BYTES],
-                                                       kvf_lease *out);
+/* Reserves a slot for these blocks, of which those that other leases have do not count again. NULL: for `unnamed`
+ * blocks, which are not known yet; else that is 0. The engine's pool has `pool_blocks` (0: no cap). `token` is random,
+ * the lease's secret. *out is set on success only. KVF_DRAINING: slots.draining. KVF_NO_LEASE: every slot is taken, or
+ * the blocks of all leases would be more than share_percent of the pool. KVF_LIMIT: these alone would. KVF_NO_MEMORY.
+ * Fails as kvf_lease_blocks_add(), too. */
+KVF_MUST_USE kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, const kvf_blocks *blocks, uint32_t unnamed,
+                                                uint64_t pool_blocks, const uint8_t token[KVF_LEASE_TOKEN_BYTES],
+                                                kvf_lease *out);
 
 /* These are the blocks of a lease that was reserved by their number, which counts no more. Without effect on any other
  * lease, or where kvf_lease_blocks_add() fails: then the number goes on counting. */

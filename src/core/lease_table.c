@@ -54,13 +54,12 @@ struct kvf_lease_entry {
   uint8_t cause;      /* a kvf_lease_end_cause once the lease has ended, until it is given back */
   uint8_t incomplete; /* the live word waits for the bytes, which `store` knows nothing of */
   uint8_t any_completed;
-  uint8_t untaken;          /* no consumer has come for it yet */
-  uint8_t lingers;          /* it ends at its deadline, as completed, unless another consumer attaches */
   uint64_t linger_until_ns; /* of one that any consumer has completed */
   _Alignas(CACHE_LINE_BYTES) kvf_consumer_key consumers[KVF_LEASE_CONSUMERS_IN_SLOT];
   uint8_t consumer_states[KVF_LEASE_CONSUMERS_IN_SLOT];
   consumer_store *more; /* NULL: there are no more than those */
-  kvf_list lingering;   /* in table.lingering while it lingers */
+  kvf_list lingering;   /* in table.lingering while it lingers: it ends at its deadline, as completed, unless another
+                           consumer attaches */
   _Alignas(CACHE_LINE_BYTES)
       kvf_timer timer; /* never later than deadline_ns: a renewal leaves it, since most leases end before it fires */
   kvf_list queue;      /* in table.stores or table.ended */
@@ -76,6 +75,17 @@ static bool is_live(const kvf_lease_entry *entry)
   return entry->word % 2 == 1;
 }
 
+/* No consumer has come for it yet. The first takes the first place, which is never empty again. */
+static bool is_untaken(const kvf_lease_entry *entry)
+{
+  return is_live(entry) && entry->consumer_states[0] == CONSUMER_NONE;
+}
+
+static bool lingers(const kvf_lease_entry *entry)
+{
+  return kvf_list_is_linked(&entry->lingering);
+}
+
 /* Holds after each change of an entry. */
 static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
 {
@@ -89,10 +99,8 @@ static void check(const kvf_lease_table *table, const kvf_lease_entry *entry)
   assert(kvf_list_is_linked(&entry->queue) ==
          (entry->store == STORE_QUEUED || (entry->store == STORE_DONE && entry->cause != 0)));
   assert(is_live(entry) || entry->more == NULL);
-  assert(!entry->lingers || (is_live(entry) && entry->any_completed));
-  assert(entry->lingers == kvf_list_is_linked(&entry->lingering));
+  assert(!lingers(entry) || (is_live(entry) && entry->any_completed));
   assert(table->stored <= table->stored_max);
-  assert(!entry->untaken || is_live(entry));
   assert(table->untaken <= table->live);
   assert(table->live <= table->unreleased && table->unreleased <= table->config->lease_slots);
   (void)table;
@@ -226,7 +234,6 @@ kvf_status kvf_lease_table_publish(kvf_lease_table *table, uint64_t now_ns, cons
   entry->digest = digest;
   entry->incomplete = incomplete;
   entry->any_completed = false;
-  entry->untaken = true;
   memset(entry->consumer_states, CONSUMER_NONE, sizeof(entry->consumer_states));
   entry->deadline_max_ns = kvf_time_add(now_ns, kvf_ms_to_ns(table->config->lease_max_ms));
   lengthen(table, entry, now_ns);
@@ -265,36 +272,6 @@ static void drop_store(kvf_lease_table *table, kvf_lease_entry *entry)
   }
 }
 
-static void mark_taken(kvf_lease_table *table, kvf_lease_entry *entry)
-{
-  assert(table->untaken >= entry->untaken);
-  table->untaken -= entry->untaken;
-  entry->untaken = false;
-}
-
-static void stop_lingering(kvf_lease_entry *entry)
-{
-  entry->lingers = false;
-  kvf_list_remove(&entry->lingering);
-}
-
-/* `word` ends the lease itself, or for a later id of the slot. */
-static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause, uint64_t word)
-{
-  assert(is_live(entry));
-  __builtin_prefetch(entry->blocks); /* to be freed soon */
-  kvf_wheel_disarm(&table->wheel, &entry->timer);
-  entry->cause = (uint8_t)cause;
-  entry->incomplete = false;
-  drop_store(table, entry);
-  mark_taken(table, entry);
-  stop_lingering(entry);
-  set_word(table, entry, word);
-  table->live -= 1;
-  table->counters.ended[cause] += 1;
-  check(table, entry);
-}
-
 /* Why no engine has loaded it. Of an engine's ranks, all of which have the lease, the first says so. */
 static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_lease_entry *entry,
                        kvf_lease_end_cause cause)
@@ -305,7 +282,7 @@ static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_
   const char *why = "this engine has taken its blocks back";
   if (cause == KVF_LEASE_END_ABANDONED) {
     why = "the engine that came for it has given it up, as its log says";
-  } else if (cause == KVF_LEASE_END_EXPIRED && entry->untaken) {
+  } else if (cause == KVF_LEASE_END_EXPIRED && is_untaken(entry)) {
     why = "no engine has come with its ticket within lease_ttl_ms";
   } else if (cause == KVF_LEASE_END_EXPIRED) {
     why = now_ns >= entry->deadline_max_ns ? "it is as old as lease_max_ms"
@@ -316,9 +293,21 @@ static void say_unused(const kvf_lease_table *table, uint64_t now_ns, const kvf_
                   (unsigned long long)entry->id, why);
 }
 
-static void end_own(kvf_lease_table *table, kvf_lease_entry *entry, kvf_lease_end_cause cause)
+static void end_lease(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns, kvf_lease_end_cause cause)
 {
-  end_lease(table, entry, cause, kvf_fence_word_ended(entry->id));
+  assert(is_live(entry));
+  say_unused(table, now_ns, entry, cause);
+  __builtin_prefetch(entry->blocks); /* to be freed soon */
+  kvf_wheel_disarm(&table->wheel, &entry->timer);
+  entry->cause = (uint8_t)cause;
+  entry->incomplete = false;
+  drop_store(table, entry);
+  table->untaken -= is_untaken(entry);
+  kvf_list_remove(&entry->lingering);
+  set_word(table, entry, kvf_fence_word_ended(entry->id));
+  table->live -= 1;
+  table->counters.ended[cause] += 1;
+  check(table, entry);
 }
 
 static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
@@ -329,8 +318,7 @@ static bool has_run_out(const kvf_lease_entry *entry, uint64_t now_ns)
 static void expire_if_due(kvf_lease_table *table, kvf_lease_entry *entry, uint64_t now_ns)
 {
   if (has_run_out(entry, now_ns)) {
-    say_unused(table, now_ns, entry, KVF_LEASE_END_EXPIRED);
-    end_own(table, entry, entry->lingers ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
+    end_lease(table, entry, now_ns, lingers(entry) ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_EXPIRED);
   }
 }
 
@@ -343,34 +331,29 @@ static kvf_status not_live(const kvf_lease *lease)
 kvf_status kvf_lease_table_end(kvf_lease_table *table, uint64_t now_ns, const kvf_lease *lease)
 {
   kvf_lease_entry *entry = entry_of(table, lease);
-  if (entry == NULL) {
+  const uint64_t ended = kvf_fence_word_ended(lease->id);
+  if (entry != NULL) {
+    expire_if_due(table, entry, now_ns);
+  }
+  if (entry == NULL || ended <= entry->word) {
     return not_live(lease);
   }
-  expire_if_due(table, entry, now_ns);
-  if (is_live(entry) && kvf_fence_word_ended(lease->id) > entry->word) {
-    say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
+  if (is_live(entry)) {
+    end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED);
   }
-  if (entry->word == kvf_fence_word_live(lease->id)) {
-    end_own(table, entry, KVF_LEASE_END_REVOKED);
+  if (entry->word == ended) {
     return KVF_OK;
   }
-  uint64_t ended = kvf_fence_word_ended(lease->id);
-  if (ended > entry->word) {
-    if (is_live(entry)) {
-      end_lease(table, entry, KVF_LEASE_END_REVOKED, ended);
-    } else {
-      set_word(table, entry, ended);
-    }
-    memcpy(entry->token, lease->token, sizeof(entry->token));
-    check(table, entry);
-  }
+  set_word(table, entry, ended);
+  memcpy(entry->token, lease->token, sizeof(entry->token));
+  check(table, entry);
   return not_live(lease);
 }
 
 void kvf_lease_table_end_lingering(kvf_lease_table *table)
 {
   while (!kvf_list_is_empty(&table->lingering)) {
-    end_own(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), KVF_LEASE_END_COMPLETED);
+    end_lease(table, KVF_CONTAINER_OF(table->lingering.next, kvf_lease_entry, lingering), 0, KVF_LEASE_END_COMPLETED);
   }
 }
 
@@ -380,8 +363,7 @@ void kvf_lease_table_end_all(kvf_lease_table *table, uint64_t now_ns)
     kvf_lease_entry *entry = &table->entries[slot];
     expire_if_due(table, entry, now_ns);
     if (is_live(entry)) {
-      say_unused(table, now_ns, entry, KVF_LEASE_END_REVOKED);
-      end_own(table, entry, KVF_LEASE_END_REVOKED);
+      end_lease(table, entry, now_ns, KVF_LEASE_END_REVOKED);
     }
   }
 }
@@ -477,7 +459,7 @@ static uint8_t *find_or_attach(kvf_lease_table *table, kvf_lease_entry *entry, c
   if (place == places(table, entry)) {
     return NULL;
   }
-  mark_taken(table, entry);
+  table->untaken -= is_untaken(entry);
   *key_at(entry, place) = *key;
   *state_at(entry, place) = CONSUMER_ATTACHED;
   return state_at(entry, place);
@@ -513,7 +495,6 @@ static kvf_lease_state look_up(const kvf_lease_table *table, uint64_t now_ns, co
 static void linger(kvf_lease_table *table, kvf_lease_entry *entry)
 {
   assert(entry->any_completed);
-  entry->lingers = true;
   kvf_list_ensure_back(&table->lingering, &entry->lingering);
   entry->deadline_ns = kvf_time_min(entry->deadline_ns, entry->linger_until_ns);
   kvf_wheel_arm(&table->wheel, &entry->timer, entry->deadline_ns);
@@ -528,7 +509,7 @@ static kvf_lease_state renew(kvf_lease_table *table, kvf_lease_entry *entry, uin
     return KVF_LEASE_STATE_CROWDED;
   }
   if (*consumer_state == CONSUMER_ATTACHED) {
-    stop_lingering(entry);
+    kvf_list_remove(&entry->lingering);
     lengthen(table, entry, now_ns);
   }
   return state;
@@ -553,8 +534,7 @@ static kvf_lease_state finish(kvf_lease_table *table, kvf_lease_entry *entry, ui
     linger(table, entry);
     return state;
   }
-  say_unused(table, now_ns, entry, KVF_LEASE_END_ABANDONED);
-  end_own(table, entry, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
+  end_lease(table, entry, now_ns, entry->any_completed ? KVF_LEASE_END_COMPLETED : KVF_LEASE_END_ABANDONED);
   return KVF_LEASE_STATE_ENDED;
 }
 
@@ -704,12 +684,12 @@ static void check_all_slots(const kvf_lease_table *table)
     const kvf_lease_entry *entry = &table->entries[slot];
     check(table, entry);
     counted.live += is_live(entry);
-    counted.untaken += entry->untaken;
+    counted.untaken += is_untaken(entry);
     counted.unreleased += entry->blocks != NULL;
     counted.stored += room_of(entry);
     queued += entry->store == STORE_QUEUED;
     ended += entry->store == STORE_DONE && entry->cause != 0;
-    lingering += entry->lingers;
+    lingering += lingers(entry);
   }
   assert(counted.live == table->live && counted.untaken == table->untaken);
   assert(counted.unreleased == table->unreleased);

@@ -41,14 +41,16 @@ static uint64_t item_bytes(const kvf_slice *slice, uint32_t index)
   return slice->head_bytes[slice->load->items[index].group] * slice->share.heads;
 }
 
-/* Slices that a rank's share was cut into have the readers between them. */
-static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
+/* How much it reads at a time. Slices that a rank's share was cut into have the readers between them. */
+static void measure_slice(const kvf_loads *loads, kvf_slice *slice)
 {
   const kvf_config *config = &loads->context->config;
-  const uint64_t chunk_bytes = loads->pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
+  const kvf_pool *pool = loads->pool;
+  const uint64_t chunk_bytes = pool->is_device ? config->device_chunk_bytes : config->chunk_bytes;
   const kvf_load_readers readers = {loads->readers.count / slice->load->cuts, loads->readers.spread_bytes};
   uint64_t bytes = 0;
   uint64_t largest_bytes = 1;
+  kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &slice->share.layers, slice->share.dealt, slice->head_bytes);
   for (uint32_t i = 0; i < slice->load->items_count; i++) {
     uint64_t each = item_bytes(slice, i);
     bytes += each;
@@ -61,10 +63,7 @@ static void choose_chunk_bytes(const kvf_loads *loads, kvf_slice *slice)
 static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
 {
   const uint32_t end = slice->load->items_count;
-  uint32_t next = slice->first_missing;
-  while (next < end && kvf_bitmap_get(slice->taken, next)) {
-    next++;
-  }
+  uint32_t next = (uint32_t)kvf_bitmap_prefix(slice->taken, end);
   assert(next < end);
   chunk->first = next;
   chunk->bytes = 0;
@@ -75,7 +74,6 @@ static void take_items(kvf_slice *slice, kvf_load_chunk *chunk)
            chunk->bytes + item_bytes(slice, next) <= slice->chunk_bytes);
   chunk->count = next - chunk->first;
   slice->missing_count -= chunk->count;
-  slice->first_missing = next;
 }
 
 static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
@@ -91,8 +89,6 @@ static kvf_load_chunk *begin_chunk(kvf_loads *loads, kvf_slice *slice)
   take_items(slice, chunk);
   chunk->link_id = slice->link_id;
   chunk->rail = kvf_peers_begin_read(loads->peers, slice->link_id);
-  chunk->cancelled = false;
-  chunk->verified = 0;
   kvf_list_remove(&chunk->link);
   kvf_list_push_back(&slice->flying, &chunk->link);
   slice->load->reads_in_flight++;
@@ -159,9 +155,6 @@ static void miss(const kvf_load_chunk *chunk, uint32_t good)
     kvf_bitmap_clear(slice->taken, chunk->first + i);
   }
   slice->missing_count += chunk->count - good;
-  if (chunk->first + good < slice->first_missing) {
-    slice->first_missing = chunk->first + good;
-  }
 }
 
 /* Whether it is all that its load still needs, and few bytes. Not of a device, which no caller is to wait for. */
@@ -211,9 +204,6 @@ static void wait_link(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
 {
   assert(slice->link_id == KVF_NO_LINK);
   kvf_peer *peer = slice->peer;
-  if (slice->state != SLICE_WAIT_LINK) {
-    move(slice, SLICE_WAIT_LINK);
-  }
   kvf_list_push_back(&peer->slices.waiting, &slice->waiting);
   if (!peer->slices.asked) {
     peer->slices.asked = true;
@@ -242,14 +232,15 @@ static void leave(kvf_loads *loads, kvf_slice *slice, kvf_slice_state state)
   assert(!kvf_list_is_linked(&slice->ready));
 }
 
+/* Once: from then on the slice begins no read before these have ended. */
 static void cancel_reads(kvf_loads *loads, kvf_slice *slice)
 {
+  if (slice->given_up) {
+    return;
+  }
+  slice->given_up = true;
   for (kvf_list *link = slice->flying.next; link != &slice->flying; link = link->next) {
-    kvf_load_chunk *chunk = KVF_CONTAINER_OF(link, kvf_load_chunk, link);
-    if (!chunk->cancelled) {
-      chunk->cancelled = true;
-      kvf_list_push_back(&loads->cancels, &chunk->cancel);
-    }
+    kvf_list_push_back(&loads->cancels, &KVF_CONTAINER_OF(link, kvf_load_chunk, link)->cancel);
   }
 }
 
@@ -314,11 +305,11 @@ static void tell(kvf_loads *loads, kvf_open_load *load)
   kvf_wheel_arm(&loads->context->wheel, &load->timer, release_by_ns(loads, load));
 }
 
-/* Lets go of its present source, of which no read is in flight. */
+/* Lets go of its present source, of which no read can touch its items any more. */
 static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  assert(load->reads_in_flight == 0);
   for (uint32_t i = 0; i < load->slices_count && load->slices[i].peer != NULL; i++) {
+    kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
     kvf_peers_release(loads->peers, now_ns, load->slices[i].peer);
   }
   free(load->slices);
@@ -330,6 +321,7 @@ static void drop_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 
 static void release(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
+  assert(load->reads_in_flight == 0);
   move_load(load, LOAD_RELEASED);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
   if (load->is_stuck) {
@@ -390,7 +382,8 @@ static void decide(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const
 
 static void give_up(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
 {
-  kvf_attempts_end(load->others);
+  free(load->others);
+  load->others = NULL;
   if (load->state == LOAD_HELD) {
     load->report.status = KVF_ABORTED;
     tell(loads, load);
@@ -403,11 +396,7 @@ static void load_free(kvf_loads *loads, kvf_open_load *load)
 {
   HASH_DELETE(by_id, loads->by_id, load);
   kvf_wheel_disarm(&loads->context->wheel, &load->timer);
-  for (uint32_t i = 0; i < load->slices_count; i++) {
-    kvf_wheel_disarm(&loads->context->wheel, &load->slices[i].timer);
-  }
-  free(load->slices);
-  free(load->items);
+  drop_source(loads, 0, load); /* it has one only if the node goes, with all that times are for */
   free(load->others);
   free(load);
 }
@@ -477,7 +466,7 @@ static void drain(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   settle_slice(loads, now_ns, slice);
 }
 
-/* The link has failed the slice. A cancelled read says nothing about the cause. */
+/* The link has failed the slice. KVF_CANCELLED says nothing about the cause. */
 static void on_trouble(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice, kvf_status cause)
 {
   if (slice->cause == KVF_OK && cause != KVF_CANCELLED) {
@@ -548,7 +537,6 @@ static void on_stall(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     slice->peer->slices.stalled_link_id = link_id;
     kvf_peers_link_stalled(loads->peers, now_ns, link_id, silent);
   }
-  slice->given_up = true;
   cancel_reads(loads, slice);
   on_trouble(loads, now_ns, slice, KVF_TRANSFER_STALLED);
 }
@@ -564,20 +552,18 @@ static void on_clock(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
     slice->begun_anew = true;
     slice->ping = 0;
   }
-  uint64_t ping_at_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
-  if (slice->ping == 0 && now_ns < ping_at_ns) {
-    kvf_wheel_arm(&loads->context->wheel, &slice->timer, ping_at_ns);
-    return;
-  }
-  if (slice->ping == 0) {
+  uint64_t due_ns = kvf_time_add(slice->progress_ns, stall_timeout_ns(loads) / 2);
+  if (slice->ping == 0 && now_ns >= due_ns) {
     ping_peer(loads, now_ns, slice);
   }
-  uint64_t at_ns = stall_at(loads, slice);
-  if (now_ns < at_ns) {
-    kvf_wheel_arm(&loads->context->wheel, &slice->timer, at_ns);
-    return;
+  if (slice->ping != 0) {
+    due_ns = stall_at(loads, slice);
   }
-  on_stall(loads, now_ns, slice);
+  if (now_ns < due_ns) {
+    kvf_wheel_arm(&loads->context->wheel, &slice->timer, due_ns);
+  } else {
+    on_stall(loads, now_ns, slice);
+  }
 }
 
 static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
@@ -588,6 +574,7 @@ static void on_slice_timer(kvf_loads *loads, uint64_t now_ns, kvf_slice *slice)
   } else if (slice->link_id != KVF_NO_LINK) {
     read_through(loads, slice, slice->link_id);
   } else {
+    move(slice, SLICE_WAIT_LINK);
     wait_link(loads, now_ns, slice);
   }
 }
@@ -659,8 +646,7 @@ void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *p
   for (kvf_list *link = peer->slices.all.next; link != &peer->slices.all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
     if (slice->link_id == link_id) {
-      slice->link_id = KVF_NO_LINK;
-      drain(loads, now_ns, slice);
+      on_trouble(loads, now_ns, slice, KVF_CANCELLED);
     }
   }
 }
@@ -805,29 +791,6 @@ static kvf_status alloc_slices(const kvf_loads *loads, kvf_open_load *load, size
   return KVF_OK;
 }
 
-static bool is_like(const kvf_rank_share *share, const kvf_layers *layers, uint32_t dealt)
-{
-  return share->layers.first == layers->first && share->layers.count == layers->count && share->dealt <= dealt;
-}
-
-/* The pool has been measured once, and slices of a stage, which follow each other, are alike. */
-static void measure_slice(const kvf_pool *pool, kvf_slice *slice)
-{
-  const kvf_rank_share *share = &slice->share;
-  const kvf_slice *before = slice > slice->load->slices ? slice - 1 : NULL;
-  const uint64_t *known = NULL;
-  if (is_like(share, &pool->rank_layout.layers, pool->rank_layout.deal.ranks)) {
-    known = pool->head_bytes;
-  } else if (before != NULL && is_like(share, &before->share.layers, before->share.dealt)) {
-    known = before->head_bytes;
-  }
-  if (known != NULL) {
-    memcpy(slice->head_bytes, known, sizeof(slice->head_bytes));
-  } else {
-    kvf_pages_head_bytes(&pool->pages, &pool->rank_layout, &share->layers, share->dealt, slice->head_bytes);
-  }
-}
-
 /* What `part` of the ticket's blocks this slice reads, from a peer that it holds from here on. */
 static kvf_status fill_slice(kvf_loads *loads, kvf_open_load *load, kvf_slice *slice, const kvf_rank_share *part,
                              const kvf_ticket *ticket, uint64_t digest)
@@ -866,8 +829,7 @@ static void begin(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load)
   kvf_wheel_arm(&loads->context->wheel, &load->timer, load->deadline_ns);
   for (uint32_t i = 0; i < load->slices_count; i++) {
     kvf_slice *slice = &load->slices[i];
-    measure_slice(loads->pool, slice);
-    choose_chunk_bytes(loads, slice);
+    measure_slice(loads, slice);
     kvf_list_push_back(&slice->peer->slices.all, &slice->by_peer);
     loads->peers->has_loads = true;
     wait_link(loads, now_ns, slice);
@@ -915,13 +877,12 @@ static kvf_status choose_items(kvf_open_load *load, const kvf_ticket *ticket, co
 
 /* Reads from this source what no earlier one has brought. Lease ids of one producer follow each other, so that many
  * loads spread evenly over its replicas. */
-static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_attempt *source,
-                              const uint32_t *destination)
+static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const kvf_attempt *source)
 {
   const kvf_ticket *ticket = source->ticket;
   const uint64_t turn = ticket->lease.id + loads->context->config.rank + source->is_again;
   kvf_load_plan plan;
-  kvf_status status = choose_items(load, ticket, destination);
+  kvf_status status = choose_items(load, ticket, source->destination);
   if (status == KVF_OK) {
     status = plan_slices(loads, now_ns, load, ticket, turn, &plan);
   }
@@ -940,13 +901,14 @@ static kvf_status read_source(kvf_loads *loads, uint64_t now_ns, kvf_open_load *
   return status;
 }
 
-static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
-                         uint64_t point, kvf_open_load **out)
+/* NULL: there is no memory. */
+static kvf_open_load *create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *sources, const kvf_load_params *spec,
+                             uint64_t point)
 {
   const kvf_config *config = &loads->context->config;
   kvf_open_load *load = calloc(1, sizeof(*load));
   if (load == NULL) {
-    return KVF_NO_MEMORY;
+    return NULL;
   }
   load->user = spec->user;
   load->point = point;
@@ -962,20 +924,15 @@ static kvf_status create(kvf_loads *loads, uint64_t now_ns, const kvf_sources *s
   kvf_list_init(&load->ready);
   kvf_list_init(&load->ready_slices);
   kvf_timer_init(&load->timer, KVF_TIMER_LOAD);
-  kvf_status status = kvf_attempts_keep(sources, loads->pool, &spec->destination, &load->others);
-  if (status == KVF_OK) {
+  if (kvf_attempts_keep(sources, loads->pool, &spec->destination, &load->others) == KVF_OK) {
     HASH_ADD(by_id, loads->by_id, report.request_id, sizeof(load->report.request_id), load);
-    if (load->by_id.tbl == NULL) {
-      status = KVF_NO_MEMORY;
-    }
   }
-  if (status != KVF_OK) {
+  if (load->by_id.tbl == NULL) {
     free(load->others);
     free(load);
-    return status;
+    return NULL;
   }
-  *out = load;
-  return KVF_OK;
+  return load;
 }
 
 /* Goes on after `failed` from the next source, or other ranks of one, that can be read from; false if there is none. */
@@ -986,7 +943,7 @@ static bool go_on(kvf_loads *loads, uint64_t now_ns, kvf_open_load *load, const 
   drop_source(loads, now_ns, load);
   while (kvf_attempts_has_next(load->others)) {
     const kvf_attempt source = kvf_attempts_next(load->others);
-    if (read_source(loads, now_ns, load, &source, load->others->destination) == KVF_OK) {
+    if (read_source(loads, now_ns, load, &source) == KVF_OK) {
       char to[KVF_ADDRESS_TEXT_BYTES] = "";
       if (load->slices_count > 0) {
         kvf_address_format(&load->slices[0].peer->key.address, to);
@@ -1006,7 +963,6 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
                            uint64_t point)
 {
   kvf_sources good;
-  kvf_open_load *open;
   const kvf_log_request asked = {.id = load->request_id, .name = load->name};
   kvf_status status = kvf_sources_judge(loads->context, now_ns, asked, sources, &load->prompt, &good);
   if (status == KVF_OK) {
@@ -1023,12 +979,12 @@ kvf_status kvf_loads_start(kvf_loads *loads, uint64_t now_ns, const kvf_sources 
     return kvf_because(KVF_NO_RESOURCE, "%u loads are open, as many as loads_max allows",
                        (unsigned)loads->context->config.loads_max);
   }
-  status = create(loads, now_ns, &good, load, point, &open);
-  if (status != KVF_OK) {
-    return status;
+  kvf_open_load *open = create(loads, now_ns, &good, load, point);
+  if (open == NULL) {
+    return KVF_NO_MEMORY;
   }
-  const kvf_attempt first = {good.tickets[0], good.digests[0], false};
-  status = read_source(loads, now_ns, open, &first, load->destination.ids);
+  const kvf_attempt first = {good.tickets[0], good.digests[0], load->destination.ids, false};
+  status = read_source(loads, now_ns, open, &first);
   if (status != KVF_OK && kvf_status_describe(status)->retry_elsewhere) {
     open->report.status = status;
     status = go_on(loads, now_ns, open, &first.ticket->rank[0].address) ? KVF_OK : status;

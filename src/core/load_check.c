@@ -33,7 +33,6 @@ static void check_items(const kvf_slice *slice)
     good += kvf_bitmap_get(slice->good, i);
     taken += kvf_bitmap_get(slice->taken, i);
     assert(!kvf_bitmap_get(slice->good, i) || kvf_bitmap_get(slice->taken, i));
-    assert(i >= slice->first_missing || kvf_bitmap_get(slice->taken, i));
   }
   assert(good == slice->good_count);
   assert(taken == count - slice->missing_count);
@@ -47,7 +46,7 @@ static uint32_t check_flying(const kvf_slice *slice, totals *all)
     const kvf_load_chunk *chunk = KVF_CONTAINER_OF(node, kvf_load_chunk, link);
     assert(chunk->slice == slice && chunk->by_read.tbl != NULL);
     assert(chunk->count > 0 && chunk->first + chunk->count <= slice->load->items_count);
-    assert(chunk->cancelled || !kvf_list_is_linked(&chunk->cancel));
+    assert(slice->given_up || !kvf_list_is_linked(&chunk->cancel));
     assert(chunk->link_id != KVF_NO_LINK);
     items += chunk->count;
     all->cancels += kvf_list_is_linked(&chunk->cancel);

@@ -29,7 +29,6 @@ struct kvf_load_chunk {
   uint32_t count;
   uint64_t bytes;    /* of its items */
   uint32_t verified; /* of its first items, when it ends */
-  bool cancelled;
 };
 
 typedef enum kvf_slice_state {
@@ -57,7 +56,7 @@ struct kvf_slice {
   kvf_list ready; /* in its load's ready_slices while it may start a read */
 
   kvf_timer timer; /* end of BACKOFF, or the stall clock */
-  bool given_up;   /* the clock ran out: the reads in flight have been cancelled */
+  bool given_up;   /* the clock ran out, or the load was decided: the reads in flight have been cancelled */
   uint64_t progress_ns;
   uint64_t ping; /* the peer's ping that this silence caused or shares; 0: none yet */
   uint64_t pinged_ns;
@@ -68,7 +67,6 @@ struct kvf_slice {
   uint64_t *wrong; /* by item: has come once and did not agree with its checksums */
   uint32_t good_count;
   uint32_t missing_count; /* not taken */
-  uint32_t first_missing; /* no item before this one is missing */
   kvf_list flying;
   kvf_list idle;
 };
@@ -85,7 +83,7 @@ struct kvf_open_load {
   kvf_list event;                        /* in kvf_loads.events while one of its is due */
   bool outcome_due;                      /* else an event that is due is its release */
   kvf_list going_on;    /* in kvf_loads.going_on when nothing writes for it any more, though it was HELD */
-  kvf_attempts *others; /* NULL: there is one attempt only */
+  kvf_attempts *others; /* NULL: there is one attempt only, or the load was aborted */
   uint64_t begun_ns;
   uint64_t deadline_ns; /* of all sources together */
   uint64_t decided_ns;

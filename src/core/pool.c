@@ -20,27 +20,25 @@ void kvf_pool_free(kvf_pool *pool)
 
 kvf_status kvf_pool_set(kvf_pool *pool, const kvf_welcome *welcome)
 {
-  const kvf_pages described = {welcome->regions, welcome->regions_count, welcome->layout};
-  const kvf_pages *pages = &described;
-  const kvf_rank_layout rank_layout = kvf_pages_rank_layout(pages, welcome->rank, welcome->ranks);
+  const kvf_pages pages = {welcome->regions, welcome->regions_count, welcome->layout};
+  const kvf_rank_layout rank_layout = kvf_pages_rank_layout(&pages, welcome->rank, welcome->ranks);
   const uint32_t total = rank_layout.share.heads_total;
-  if (pages->layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
+  if (pages.layout.parts == NULL && total > welcome->ranks && total % welcome->ranks != 0) {
     return kvf_because(KVF_INVALID, "heads_total = %u cannot be shared evenly by ranks = %u", (unsigned)total,
                        (unsigned)welcome->ranks);
   }
   assert(!pool->exists && welcome->regions_count > 0);
   memset(pool, 0, sizeof(*pool));
-  pool->pages = *pages;
+  pool->pages = pages;
   pool->rank_layout = rank_layout;
-  for (uint32_t i = 0; i < kvf_pages_parts(pages); i++) {
-    const kvf_part part = kvf_pages_part(pages, i);
-    const uint32_t blocks = pages->regions[part.region].blocks;
+  for (uint32_t i = 0; i < kvf_pages_parts(&pages); i++) {
+    const kvf_part part = kvf_pages_part(&pages, i);
+    const uint32_t blocks = pages.regions[part.region].blocks;
     uint32_t *group_blocks = &pool->group_blocks[part.group];
-    pool->is_device = pool->is_device || pages->regions[part.region].memory != KVF_MEMORY_HOST;
+    pool->is_device = pool->is_device || pages.regions[part.region].memory != KVF_MEMORY_HOST;
     *group_blocks = *group_blocks == 0 || blocks < *group_blocks ? blocks : *group_blocks;
     pool->groups = part.group + 1 > pool->groups ? part.group + 1 : pool->groups;
   }
-  kvf_pages_head_bytes(pages, &rank_layout, &rank_layout.layers, 1, pool->head_bytes);
   for (uint32_t group = 0; group < pool->groups; group++) {
     const uint32_t blocks = pool->group_blocks[group];
     pool->named[group] = blocks > 0 ? calloc(kvf_bitmap_words(blocks), sizeof(uint64_t)) : NULL;

@@ -14,7 +14,6 @@ typedef struct kvf_pool {
   kvf_pages pages;     /* of that */
   kvf_rank_layout rank_layout;
   uint32_t groups;                       /* up to the last that has memory here */
-  uint64_t head_bytes[KVF_GROUPS_MAX];   /* of a head of the share in a block, on average over the group's parts */
   uint32_t group_blocks[KVF_GROUPS_MAX]; /* 0: the group has no memory here, as in a stage of a pipeline without it */
   uint64_t *named[KVF_GROUPS_MAX];       /* scratch: a bit per block of the group, all 0 between calls */
   bool is_device;                        /* some of it is not the host's */

@@ -79,7 +79,7 @@ static uint32_t next_kind(const kvf_request *request)
   if (request->verdict_pending) {
     return KVF_EVENT_VERDICT;
   }
-  if (request->state != KVF_REQUEST_DONE || !request->begun || request->released_given) {
+  if (request->state != KVF_REQUEST_DONE || !request->begun) {
     return NOTHING;
   }
   if (kvf_ranks_are_released(&request->own)) {
@@ -92,8 +92,7 @@ static uint32_t next_kind(const kvf_request *request)
 /* To be called after each step that may give a request a message, or end it: the request may be gone. */
 static void review(kvf_requests *requests, kvf_request *request)
 {
-  bool all_said = !request->verdict_pending && (!request->begun || request->released_given);
-  if (request->state == KVF_REQUEST_DONE && all_said) {
+  if (request->state == KVF_REQUEST_DONE && !request->verdict_pending && !request->begun) {
     free_request(requests, request);
   } else if (next_kind(request) == NOTHING) {
     kvf_list_remove(&request->event);
@@ -175,25 +174,13 @@ uint64_t kvf_requests_attachment(const kvf_requests *requests, uint64_t id)
   return request == NULL || request->attachment == NULL ? 0 : request->attachment->id;
 }
 
-static void set_deadline(kvf_requests *requests, kvf_request *request, uint64_t until_ns)
-{
-  request->until_ns = until_ns;
-  kvf_wheel_arm(&requests->context->wheel, &request->timer, until_ns);
-}
-
-static void start_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
-{
-  assert(request->state == KVF_REQUEST_OPEN && !request->waits);
-  request->waits = true;
-  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns));
-}
-
+/* If it waits. */
 static void stop_waiting(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  assert(request->state == KVF_REQUEST_OPEN && request->waits);
-  request->waits = false;
-  request->left_ns = request->until_ns > now_ns ? request->until_ns - now_ns : 0;
-  kvf_wheel_disarm(&requests->context->wheel, &request->timer);
+  if (request->state == KVF_REQUEST_OPEN && kvf_timer_is_armed(&request->timer)) {
+    request->left_ns = kvf_time_until(now_ns, request->timer.expires_ns);
+    kvf_wheel_disarm(&requests->context->wheel, &request->timer);
+  }
 }
 
 static kvf_status unknown(uint64_t id)
@@ -210,10 +197,10 @@ kvf_status kvf_requests_wait(kvf_requests *requests, uint64_t now_ns, uint64_t i
   if (request->begun) {
     return kvf_because(KVF_EXISTS, "request %llu has begun", (unsigned long long)id);
   }
-  if (request->state == KVF_REQUEST_OPEN && waits && !request->waits) {
-    start_waiting(requests, now_ns, request);
-  } else if (request->state == KVF_REQUEST_OPEN && !waits && request->waits) {
+  if (!waits) {
     stop_waiting(requests, now_ns, request);
+  } else if (request->state == KVF_REQUEST_OPEN && !kvf_timer_is_armed(&request->timer)) {
+    kvf_wheel_arm(&requests->context->wheel, &request->timer, kvf_time_add(now_ns, request->left_ns));
   }
   return KVF_OK;
 }
@@ -231,12 +218,10 @@ kvf_status kvf_requests_begin(kvf_requests *requests, uint64_t now_ns, uint64_t 
   if (request->state == KVF_REQUEST_DONE) {
     return KVF_OK; /* its verdict is on the way */
   }
-  if (request->waits) {
-    stop_waiting(requests, now_ns, request);
-  }
+  stop_waiting(requests, now_ns, request);
   move(request, KVF_REQUEST_LOADING);
   const uint64_t release_ns = kvf_ms_to_ns(requests->context->config.release_timeout_ms);
-  set_deadline(requests, request, kvf_time_add(now_ns, request->left_ns + release_ns));
+  kvf_wheel_arm(&requests->context->wheel, &request->timer, kvf_time_add(now_ns, request->left_ns + release_ns));
   return KVF_OK;
 }
 
@@ -464,7 +449,7 @@ void kvf_requests_take_losses(kvf_requests *requests, uint64_t now_ns)
 
 void kvf_requests_on_timer(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
 {
-  assert(now_ns >= request->until_ns && request->state != KVF_REQUEST_DONE); /* no timer is early */
+  assert(now_ns >= request->timer.expires_ns && request->state != KVF_REQUEST_DONE); /* no timer is early */
   if (request->state == KVF_REQUEST_LOADING) {
     /* Ranks that have not reported are lost, and so is who could say that they are released. */
     requests->counters.ranks_lost++;
@@ -492,7 +477,8 @@ bool kvf_requests_next_event(kvf_requests *requests, kvf_event *out)
   } else if (kind == KVF_EVENT_REQUEST_STUCK) {
     request->stuck_given = true;
   } else {
-    request->released_given = true;
+    free_request(requests, request);
+    return true;
   }
   review(requests, request);
   return true;
@@ -507,13 +493,12 @@ static void check_request(const kvf_requests *requests, const kvf_request *reque
   assert(request->id < requests->next_id && request->own.merged.request_id == request->id);
   assert((request->attachment == NULL) == is_done);
   assert(kvf_list_is_linked(&request->member) == !is_done);
-  assert(kvf_timer_is_armed(&request->timer) == (is_loading || (!is_done && request->waits)));
+  assert(request->state == KVF_REQUEST_OPEN || kvf_timer_is_armed(&request->timer) == is_loading);
   assert(is_done || request->begun == is_loading);
-  assert(!is_loading || !request->waits);
   assert(!request->verdict_pending || is_done);
-  assert(!is_done || request->verdict_pending || (request->begun && !request->released_given));
+  assert(!is_done || request->verdict_pending || request->begun);
   assert(kvf_list_is_linked(&request->event) == (next_kind(request) != NOTHING));
-  assert(!request->released_given && (!request->stuck_given || request->own.stuck));
+  assert(!request->stuck_given || request->own.stuck);
   assert(is_done || request->attachment->lost == KVF_OK || is_loading);
   kvf_ranks_check(&request->own);
 }

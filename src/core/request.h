@@ -27,17 +27,14 @@ typedef struct kvf_request {
   UT_hash_handle by_id;
   uint64_t user;
   kvf_request_state state;
-  bool waits; /* OPEN, and its deadline runs */
   bool begun;
   bool verdict_pending;
   bool stuck_given;
-  bool released_given;
   kvf_verdict verdict;
   kvf_attachment *attachment;            /* NULL once it is DONE */
   kvf_list member;                       /* in attachment->requests */
   kvf_list event;                        /* in kvf_requests.events while there is something to say */
-  kvf_timer timer;                       /* armed while it is LOADING or waits */
-  uint64_t until_ns;                     /* then: the deadline */
+  kvf_timer timer;                       /* its deadline: armed while it is LOADING, or OPEN and waits */
   uint64_t left_ns;                      /* of the time for waits and the load, when neither goes on */
   kvf_request_options options;           /* without the name: */
   char name[KVF_REQUEST_NAME_BYTES_MAX]; /* the engine's; empty: none */

@@ -127,17 +127,10 @@ static void copy_ids(uint32_t *to, const uint32_t *from, size_t positions)
   }
 }
 
-/* Which are read once more, and how many. */
-static uint32_t list_replicated(const kvf_sources *sources, const kvf_pool *pool, uint32_t out[KVF_SOURCES_MAX])
+/* Whether it is read once more. */
+static bool has_replicas(const kvf_pool *pool, const kvf_ticket *ticket)
 {
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < sources->count; i++) {
-    const kvf_ticket *ticket = sources->tickets[i];
-    if (kvf_ranks_have_replicas(pool->rank_layout.share.heads_total, ticket->rank, ticket->ranks)) {
-      out[count++] = i;
-    }
-  }
-  return count;
+  return kvf_ranks_have_replicas(pool->rank_layout.share.heads_total, ticket->rank, ticket->ranks);
 }
 
 kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_pool *pool, const kvf_blocks *destination,
@@ -146,9 +139,7 @@ kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_pool *pool, c
   assert(sources->count > 0 && sources->count <= KVF_SOURCES_MAX);
   const uint32_t count = sources->count;
   const size_t positions = (size_t)kvf_ticket_all_positions(sources->tickets[0]); /* and so the destination's */
-  kvf_attempts made = {.sources = count, .next = 1};
-  made.count = count + list_replicated(sources, pool, made.replicated);
-  if (made.count == 1) {
+  if (count == 1 && !has_replicas(pool, sources->tickets[0])) {
     *out = NULL;
     return KVF_OK;
   }
@@ -158,15 +149,20 @@ kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_pool *pool, c
     return KVF_NO_MEMORY;
   }
   uint32_t *ids = (uint32_t *)(kept->tickets + count);
-  *kept = made;
+  kept->next = 1;
+  kept->count = count;
   copy_ids(ids, destination->ids, positions);
-  kept->destination = ids;
   for (uint32_t i = 0; i < count; i++) {
-    ids += positions;
-    copy_ids(ids, sources->tickets[i]->ids, positions);
-    kept->tickets[i] = *sources->tickets[i];
-    kept->tickets[i].ids = ids;
-    kept->digests[i] = sources->digests[i];
+    kvf_ticket *ticket = &kept->tickets[i];
+    kvf_attempt attempt = {.ticket = ticket, .digest = sources->digests[i], .destination = ids};
+    *ticket = *sources->tickets[i];
+    ticket->ids = ids + (i + 1) * positions;
+    copy_ids(ticket->ids, sources->tickets[i]->ids, positions);
+    kept->all[i] = attempt;
+    if (has_replicas(pool, ticket)) {
+      attempt.is_again = true;
+      kept->all[kept->count++] = attempt;
+    }
   }
   *out = kept;
   return KVF_OK;
@@ -180,16 +176,5 @@ bool kvf_attempts_has_next(const kvf_attempts *attempts)
 kvf_attempt kvf_attempts_next(kvf_attempts *attempts)
 {
   assert(kvf_attempts_has_next(attempts));
-  const uint32_t next = attempts->next++;
-  const bool again = next >= attempts->sources;
-  const uint32_t i = again ? attempts->replicated[next - attempts->sources] : next;
-  assert(i < attempts->sources);
-  return (kvf_attempt){&attempts->tickets[i], attempts->digests[i], again};
-}
-
-void kvf_attempts_end(kvf_attempts *attempts)
-{
-  if (attempts != NULL) {
-    attempts->next = attempts->count;
-  }
+  return attempts->all[attempts->next++];
 }

@@ -24,18 +24,16 @@ void kvf_sources_refused(kvf_context *context, uint64_t now_ns, kvf_log_request 
 typedef struct kvf_attempt {
   const kvf_ticket *ticket;
   uint64_t digest;
-  bool is_again; /* from other replicas */
+  const uint32_t *destination; /* block ids */
+  bool is_again;               /* from other replicas */
 } kvf_attempt;
 
-/* Those of one load after its first. */
+/* Those of one load. */
 typedef struct kvf_attempts {
-  uint32_t sources;
-  uint64_t digests[KVF_SOURCES_MAX];
-  uint32_t next;
-  uint32_t count;                       /* with the first */
-  uint32_t replicated[KVF_SOURCES_MAX]; /* sources that are read once more */
-  const uint32_t *destination;          /* ids; a copy, as what the tickets point to */
-  kvf_ticket tickets[];
+  uint32_t next; /* after the first, which needs nothing of this */
+  uint32_t count;
+  kvf_attempt all[2 * KVF_SOURCES_MAX];
+  kvf_ticket tickets[]; /* copies, with what they point to */
 } kvf_attempts;
 
 /* Copies what the attempts after the first need, for a rank that has this pool, in one allocation, to be freed with
@@ -47,7 +45,5 @@ KVF_MUST_USE kvf_status kvf_attempts_keep(const kvf_sources *sources, const kvf_
 bool kvf_attempts_has_next(const kvf_attempts *attempts);
 /* Only where kvf_attempts_has_next(). */
 kvf_attempt kvf_attempts_next(kvf_attempts *attempts);
-/* From here on there is no next one. */
-void kvf_attempts_end(kvf_attempts *attempts);
 
 #endif

@@ -109,8 +109,8 @@ static bool reserve_many(kvf_lease_slots *slots)
     kvf_lease reserved;
     const uint32_t count = 1;
     const kvf_blocks block = {.ids = &i, .counts = &count, .groups = 1};
-    kvf_status status = i % 100 == 0 ? kvf_lease_slots_reserve_blocks(slots, &block, 0, token, &reserved)
-                                     : kvf_lease_slots_reserve(slots, 1, 0, token, &reserved);
+    kvf_status status = i % 100 == 0 ? kvf_lease_slots_reserve(slots, &block, 0, 0, token, &reserved)
+                                     : kvf_lease_slots_reserve(slots, NULL, 1, 0, token, &reserved);
     if (status != KVF_OK) {
       assert_int_equal(status, KVF_NO_MEMORY);
       assert_int_equal(kvf_lease_slots_live(slots), i);

@@ -19,14 +19,14 @@ static void tear_down(void)
 
 static kvf_status reserve(uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
 {
-  return kvf_lease_slots_reserve(&slots, blocks, pool_blocks, secret, out);
+  return kvf_lease_slots_reserve(&slots, NULL, blocks, pool_blocks, secret, out);
 }
 
 /* Of one group. */
 static kvf_status reserve_blocks(const uint32_t *ids, uint32_t count, uint64_t pool_blocks, kvf_lease *out)
 {
   const kvf_blocks blocks = {.ids = ids, .counts = &count, .groups = 1};
-  return kvf_lease_slots_reserve_blocks(&slots, &blocks, pool_blocks, secret, out);
+  return kvf_lease_slots_reserve(&slots, &blocks, 0, pool_blocks, secret, out);
 }
 
 static void name(uint64_t lease_id, const uint32_t *ids, uint32_t count)
@@ -148,7 +148,7 @@ SLOTS_TEST(what_a_lease_alone_cannot_have)
   assert_int_equal(reserve_blocks(ids, 51, 100, &lease), KVF_LIMIT);
   assert_int_equal(reserve_blocks(ids, 51, 101, &lease), KVF_LIMIT);
   assert_int_equal(reserve_blocks(ids, KVF_BLOCKS_PER_LEASE_MAX + 1, 0, &lease), KVF_LIMIT);
-  assert_int_equal(kvf_lease_slots_reserve_blocks(&slots, &blocks, 0, secret, &lease), KVF_LIMIT);
+  assert_int_equal(kvf_lease_slots_reserve(&slots, &blocks, 0, 0, secret, &lease), KVF_LIMIT);
   ids[0] = KVF_LEASE_BLOCK_IDS_MAX;
   assert_int_equal(reserve_blocks(ids, 1, 0, &lease), KVF_LIMIT);
   assert_int_equal(kvf_lease_slots_live(&slots) + kvf_lease_slots_blocks(&slots), 0);
@@ -229,8 +229,8 @@ static void change(kvf_prng *prng, lease_model *model)
   const bool by_name = kvf_prng_below(prng, 2) == 0;
   if (!model->is_live) {
     const kvf_blocks blocks = choose_blocks(prng, model);
-    kvf_status status = by_name ? kvf_lease_slots_reserve_blocks(&slots, &blocks, 0, secret, &lease)
-                                : reserve(model->number, 0, &lease);
+    kvf_status status =
+        by_name ? kvf_lease_slots_reserve(&slots, &blocks, 0, 0, secret, &lease) : reserve(model->number, 0, &lease);
     assert_int_equal(status, KVF_OK);
     model->id = lease.id;
     model->is_live = true;
