@@ -114,7 +114,7 @@ void side_close(side *one);
 /* The two halves of side_close(). */
 void side_close_transport(side *one);
 void side_free(side *one);
-/* The host alone, for a transport that the test opens itself; side_free(two) ends it. */
+/* The host alone, for a transport that the test opens itself; side_free() ends it. */
 kvf_transport_host side_host(side *one, const kvf_transport_ops *ops);
 
 /* Sets every byte of every region to `value`. */
