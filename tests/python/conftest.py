@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -36,17 +37,16 @@ def told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
+def closes() -> Iterator[Callable[[Any], Any]]:
+    """Hands on what it is given, and closes it when the test ends."""
+    with ExitStack() as given:
+        yield lambda one: given.enter_context(closing(one))
+
+
+@pytest.fixture
+def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
     """Makes engines that are closed with the test."""
-    made: list[Engine] = []
-
-    def make(seed: int = 1, **arguments: object) -> Engine:
-        made.append(Engine(seed, **arguments))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    return lambda seed=1, **arguments: closes(Engine(seed, **arguments))
 
 
 @pytest.fixture

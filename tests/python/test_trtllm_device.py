@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,10 @@ GPU = {"cuda_library": str(LIBRARY)}
 
 
 @pytest.fixture(params=["staged", "rewind"])
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(closes: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> World:
     if not LIBRARY.exists():
         pytest.skip("the C tests have not been built")
-    made = World(tmp_path, monkeypatch, request.param)
-    yield made
-    made.close()
+    return closes(World(tmp_path, monkeypatch, request.param))
 
 
 @pytest.mark.parametrize("transport", ["local", "tcp"])

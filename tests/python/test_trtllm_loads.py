@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,8 @@ SHAPES = [(1, 1, "plain"), (2, 2, "overlap"), (4, 4, "plain"), (1, 2, "overlap")
 
 
 @pytest.fixture(params=["staged", "rewind"])
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(tmp_path, monkeypatch, request.param)
-    yield made
-    made.close()
+def world(closes: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> World:
+    return closes(World(tmp_path, monkeypatch, request.param))
 
 
 STAGED = pytest.mark.parametrize("world", ["staged"], indirect=True)
@@ -227,11 +225,11 @@ class _Request:
         return self._tokens
 
 
-def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> None:
+def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log, closes: Callable[[Any], Any]) -> None:
     d = world.decode()
     fields = {"config": "x", "dtype": "float32", "kv_dtype": "auto", "layers": "2", "kv_heads": "4", "head_size": "2", "layout": "LBHNC",
               "attention": "FLASH_ATTN"}  # as kvferry.vllm's identity.py names them
-    other = Node({"listen": "127.0.0.1:0", "ranks": "1", "block_tokens": str(BLOCK_TOKENS)}, fields)
+    other = closes(Node({"listen": "127.0.0.1:0", "ranks": "1", "block_tokens": str(BLOCK_TOKENS)}, fields))
     memory = (ctypes.c_uint8 * 4096)()
     other.register([Region(ctypes.addressof(memory), 64, 64, 64, 1, 1, 0)])
     other.set_ranks([other.address()])
@@ -244,7 +242,6 @@ def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> No
     line = 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"'
     wait_until("D names the field", lambda: log.grep(line))  # by another thread than the one that answers
     assert answer(world, d, tokens) == 0
-    other.close()
 
 
 # ---- what cannot be loaded ----

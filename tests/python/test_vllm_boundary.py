@@ -38,16 +38,8 @@ class Mistake(Exception):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngine]]:
-    made: list[ModelEngine] = []
-
-    def make(*args: Any, **kwargs: Any) -> ModelEngine:
-        made.append(ModelEngine(monkeypatch, *args, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Callable[..., ModelEngine]:
+    return lambda *args, **kwargs: closes(ModelEngine(monkeypatch, *args, **kwargs))
 
 
 @pytest.fixture

@@ -73,15 +73,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
-
-    def make(*arguments: Any, **more: Any) -> Engine:
-        made.append(Engine(*arguments, **more))
-        return made[-1]
-    yield make
-    for one in made:
-        one.close()
+def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
+    return lambda *arguments, **more: closes(Engine(*arguments, **more))
 
 
 class Client:
@@ -456,10 +449,8 @@ def folder_of(sides: Sides) -> Path:
 
 
 @pytest.fixture
-def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sides]:
-    made = Sides(monkeypatch)
-    yield made
-    made.close()
+def sides(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Sides:
+    return closes(Sides(monkeypatch))
 
 
 def state_of(sides: Sides) -> dict[str, Any]:
@@ -518,18 +509,15 @@ def test_a_shutdown_closes_at_once(sides: Sides) -> None:
     assert drain.read_notice(folder_of(sides)) is not None
 
 
-def test_the_engine_s_own_key_and_grace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_engine_s_own_key_and_grace(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any], tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(KEY)
     key.chmod(0o600)
-    made = Sides(monkeypatch, key_file=str(key), drain_grace_ms=7000)
-    try:
-        with pytest.raises(PermissionError):
-            ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(OTHER_KEY, "n", "")})
-        state = ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(KEY, "n", "")})
-        assert 6000 < state["closes_in_ms"] <= 7000
-    finally:
-        made.close()
+    made = closes(Sides(monkeypatch, key_file=str(key), drain_grace_ms=7000))
+    with pytest.raises(PermissionError):
+        ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(OTHER_KEY, "n", "")})
+    state = ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(KEY, "n", "")})
+    assert 6000 < state["closes_in_ms"] <= 7000
     assert json.loads(json.dumps(state)) == state
 
 

@@ -8,7 +8,7 @@ import mmap
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import islice, permutations
 from pathlib import Path
@@ -107,10 +107,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> Iterator[World]:
-    made = World(monkeypatch, tmp_path, log)
-    yield made
-    made.close()
+def world(closes: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> World:
+    return closes(World(monkeypatch, tmp_path, log))
 
 
 def free_address() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,16 +24,8 @@ LIMIT_S = 20.0
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngine]]:
-    made: list[ModelEngine] = []
-
-    def make(*args: Any, **kwargs: Any) -> ModelEngine:
-        made.append(ModelEngine(monkeypatch, *args, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Callable[..., ModelEngine]:
+    return lambda *args, **kwargs: closes(ModelEngine(monkeypatch, *args, **kwargs))
 
 
 def run(engines: list[ModelEngine], until: Callable[[], bool]) -> None:
