@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,15 @@ def closes() -> Iterator[Callable[[Any], Any]]:
 def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
     """Makes engines that are closed with the test."""
     return lambda seed=1, **arguments: closes(Engine(seed, **arguments))
+
+
+@pytest.fixture
+def key_path(tmp_path: Path) -> str:
+    """A file with a key, 0123456789abcdef."""
+    path = tmp_path / "key"
+    path.touch(0o600)
+    path.write_text("0123456789abcdef")
+    return str(path)
 
 
 @pytest.fixture

@@ -414,14 +414,11 @@ def test_an_earlier_failure_is_not_this_one(engine: Failures) -> None:
     assert Server().answer(*sent) == sent
 
 
-def test_a_good_answer_of_a_request_that_had_failed(engine: Failures) -> None:
-    sent = stream(ROLE, WORD, DONE)
-    assert Server().answer(fail(engine), *sent) == sent
-
-
-def test_other_methods_pass(engine: Failures) -> None:
-    sent = plain(500, VLLM_ERROR)
-    assert Server().answer(fail(engine), *sent, method="GET") == sent
+@pytest.mark.parametrize("sent, asked", [
+    (stream(ROLE, WORD, DONE), {}), (plain(500, VLLM_ERROR), {"method": "GET"}), (stream(MESSAGE_ERROR), {"path": "/v1/other"}),
+], ids=["a good answer", "another method", "another path"])
+def test_what_a_failed_request_may_say_all_the_same(engine: Failures, sent: list[Message], asked: dict[str, str]) -> None:
+    assert Server().answer(fail(engine), *sent, **asked) == sent
 
 
 @pytest.mark.parametrize("path, chunks, held", [
@@ -451,11 +448,6 @@ def test_holding_is_bounded(engine: Failures) -> None:
     sent = stream(*[ROLE] * (middleware.HELD_MAX + 5), ERROR_EVENT)
     got = Server().answer(*sent[:-2], fail(engine), *sent[-2:])
     assert got[:-2] == sent[:-2] and json.loads(got[-2]["body"].removeprefix(b"data: ")) == TYPED
-
-
-def test_other_events_of_errors_pass(engine: Failures) -> None:
-    sent = stream(MESSAGE_ERROR)
-    assert Server().answer(fail(engine), *sent, path="/v1/other") == sent
 
 
 @pytest.mark.parametrize("path, sent", [
