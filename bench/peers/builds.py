@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,10 +67,10 @@ def measure(case: Case, memory: Memory, logs: Path) -> Times:
     """Each pair of figures on fresh connections: how threads and sockets happen to fall lasts as long as these."""
     memory.choose(case.shape)
     times: Times = ([], [])
-    sides: list[Pair] = []
-    try:
+    with ExitStack() as both:
+        sides: list[Pair] = []
         for build in (case.old, case.new):
-            sides.append(Pair(build, memory, logs))
+            sides.append(both.enter_context(closing(Pair(build, memory, logs))))
             sides[-1].pause()
         for i in range(PAIRS):
             order = (0, 1) if i % 2 == 0 else (1, 0)
@@ -79,9 +80,6 @@ def measure(case: Case, memory: Memory, logs: Path) -> Times:
             for build in order:
                 end(sides[build])
                 times[build].append(statistics.median(samples[build].ns))
-    finally:
-        for side in sides:
-            side.close()
     return times
 
 

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,19 +53,16 @@ CUTS: tuple[Cuts, ...] = (((HOLDER, READER), (READER, HOLDER)), ((HOLDER, READER
 @contextmanager
 def at_work(what: Implementation, memory: Memory, logs: Path, shape: Shape, parts: int = 1) -> Iterator[Pair]:
     memory.choose(shape)
-    pair = Pair(what, memory, logs, parts)
-    try:
+    with closing(Pair(what, memory, logs, parts)) as pair:
         pair.begin(shape)
         yield pair
-    finally:
-        pair.close()
 
 
 def who(pair: Pair) -> Row:
     return {"impl": pair.what.impl, "variant": pair.what.variant, "version": pair.version}
 
 
-def first_load(what: Implementation, memory: Memory, logs: Path, wait_s: float = 0.0) -> Row:
+def first_load(what: Implementation, memory: Memory, logs: Path, case: str = "first-load", wait_s: float = 0.0) -> Row:
     """From the request to the last block, where producer and consumer have not met: connecting is in it; starting the
     processes, opening the library and registering memory are not."""
     times = []
@@ -73,7 +70,7 @@ def first_load(what: Implementation, memory: Memory, logs: Path, wait_s: float =
         with at_work(what, memory, logs, SMALL) as pair:
             time.sleep(wait_s)
             times.append(pair.run(0, 1)[0] / 1e3)
-    return make_row(f"{what.path}/first-load", who(pair), US, *quantiles(times, False), len(times))
+    return make_row(f"{what.path}/{case}", who(pair), US, *quantiles(times, False), len(times))
 
 
 def first_load_of_known(what: Implementation, memory: Memory, logs: Path) -> Row:
@@ -82,8 +79,7 @@ def first_load_of_known(what: Implementation, memory: Memory, logs: Path) -> Row
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     known = replace(what, holder_options=(f"listen={address}",), reader_options=(f"peers={address}",))
-    row = first_load(known, memory, logs, CONNECTED_S)
-    return {**row, "case": f"{what.path}/first-load-known"}
+    return first_load(known, memory, logs, "first-load-known", CONNECTED_S)
 
 
 def idle(what: Implementation, memory: Memory, logs: Path) -> Row:
@@ -136,7 +132,7 @@ def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Call
         network = Network([HOLDER, READER])
     except OSError as error:
         raise NoNetwork(str(error)) from error
-    try:
+    with closing(network):
         there = replace(
             what,
             holder_in=tuple(network.hosts[HOLDER].command()),
@@ -151,8 +147,6 @@ def apart(what: Implementation, key: str) -> Iterator[tuple[Implementation, Call
                 network.cut(source, target)
 
         yield there, cut
-    finally:
-        network.close()
 
 
 def address_options(what: Implementation, address: str, key: str) -> tuple[str, ...]:
@@ -192,16 +186,13 @@ def engine_step(loads: int) -> Callable[[Implementation, Memory, Path], Row]:
 
 def side_by_side(what: Implementation, memory: Memory, logs: Path, *options: tuple[str, ...]) -> tuple[list[Samples], Row]:
     """Loads of LARGE with each of these options, in turns."""
-    field = Field(memory, memory.seed, lambda text: None, lambda text: None)
-    try:
+    with closing(Field(memory, memory.seed, lambda text: None, lambda text: None)) as field:
         for i, more in enumerate(options):
             field.add(replace(what, variant=f"variant-{i}", options=(*what.options, *more)), logs)
         samples = list(field.measure(LARGE, SIDE_BY_SIDE_S, lambda pair: True).values())
         if len(samples) < len(options):
             raise PeerError(f"{what.path} {what.name}: options that it does not take")
         return samples, {**who(field.pairs[0]), "variant": what.variant}
-    finally:
-        field.close()
 
 
 def fence(what: Implementation, memory: Memory, logs: Path) -> Row:
@@ -215,8 +206,7 @@ def fence(what: Implementation, memory: Memory, logs: Path) -> Row:
 
 
 def first_load_with_key(what: Implementation, memory: Memory, logs: Path) -> Row:
-    row = first_load(replace(what, options=(*what.options, make_key(logs))), memory, logs)
-    return {**row, "case": f"{what.path}/first-load-key"}
+    return first_load(replace(what, options=(*what.options, make_key(logs))), memory, logs, "first-load-key")
 
 
 def key(what: Implementation, memory: Memory, logs: Path) -> Row:

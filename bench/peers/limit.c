@@ -92,6 +92,24 @@ static void advance(struct msghdr *message, size_t bytes)
   }
 }
 
+/* A worker's share, by one end of a connection or the other. */
+static void stream(const worker *w, int fd, bool sends)
+{
+  struct iovec iov[IOVECS];
+  uint8_t *base = sends ? w->job->source : w->job->destination;
+  const uint32_t *ids = sends ? w->job->remote_ids : w->job->local_ids;
+  uint32_t count;
+  for (uint32_t done = 0; done < w->count; done += count) {
+    count = fill(w, done, base, ids, iov);
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
+    while (message.msg_iovlen > 0) {
+      ssize_t bytes = sends ? sendmsg(fd, &message, MSG_NOSIGNAL) : recvmsg(fd, &message, 0);
+      bench_must(bytes > 0, sends ? "the sender cannot send" : "the sender is gone");
+      advance(&message, (size_t)bytes);
+    }
+  }
+}
+
 /* ---- TLS 1.3 with a key that both have ---- */
 
 static SSL_SESSION *session_of(SSL *ssl)
@@ -185,19 +203,9 @@ static void copy_memcpy(const worker *w)
 
 static void copy_stream(const worker *w)
 {
-  struct iovec iov[IOVECS];
   uint8_t go = (uint8_t)(w - workers); /* whose share it is: the order of connections says nothing */
-  uint32_t count;
   bench_must(send(w->fd, &go, 1, MSG_NOSIGNAL) == 1, "the sender is gone");
-  for (uint32_t done = 0; done < w->count; done += count) {
-    count = fill(w, done, w->job->destination, w->job->local_ids, iov);
-    struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
-    while (message.msg_iovlen > 0) {
-      ssize_t bytes = recvmsg(w->fd, &message, 0);
-      bench_must(bytes > 0, "the sender is gone");
-      advance(&message, (size_t)bytes);
-    }
-  }
+  stream(w, w->fd, false);
 }
 
 static void copy_tls(const worker *w)
@@ -287,21 +295,6 @@ static void read_end(const peer_job *job)
 
 /* ---- the producer: nothing but its memory, or senders: a byte from the consumer asks for one round ---- */
 
-static void send_tls(const peer_job *job, int fd)
-{
-  SSL *ssl = tls_on(fd, false);
-  uint8_t go;
-  size_t got;
-  while (SSL_read_ex(ssl, &go, 1, &got) == 1) {
-    bench_must(go < workers_count, "a share that is none");
-    const worker *w = &workers[go];
-    for (uint32_t i = w->first; i < w->first + w->count; i++) {
-      tls_write(ssl, job->source + peer_segment_at(&job->shape, job->remote_ids, i), job->shape.block_bytes);
-    }
-  }
-  SSL_free(ssl);
-}
-
 static int accept_one(void)
 {
   int fd = accept(listener, NULL, NULL);
@@ -313,31 +306,31 @@ static int accept_one(void)
 
 static void *run_tls_sender(void *context)
 {
+  const peer_job *job = ((const worker *)context)->job;
   int fd = accept_one();
-  send_tls(((const worker *)context)->job, fd);
+  SSL *ssl = tls_on(fd, false);
+  uint8_t go;
+  size_t got;
+  while (SSL_read_ex(ssl, &go, 1, &got) == 1) {
+    bench_must(go < workers_count, "a share that is none");
+    const worker *w = &workers[go];
+    for (uint32_t i = w->first; i < w->first + w->count; i++) {
+      tls_write(ssl, job->source + peer_segment_at(&job->shape, job->remote_ids, i), job->shape.block_bytes);
+    }
+  }
+  SSL_free(ssl);
   (void)close(fd);
   return NULL;
 }
 
 static void *run_sender(void *context)
 {
-  const worker *w = context;
-  struct iovec iov[IOVECS];
+  (void)context;
   uint8_t go;
-  uint32_t count;
   int fd = accept_one();
   while (recv(fd, &go, 1, 0) == 1) {
     bench_must(go < workers_count, "a share that is none");
-    w = &workers[go];
-    for (uint32_t done = 0; done < w->count; done += count) {
-      count = fill(w, done, w->job->source, w->job->remote_ids, iov);
-      struct msghdr message = {.msg_iov = iov, .msg_iovlen = count};
-      while (message.msg_iovlen > 0) {
-        ssize_t bytes = sendmsg(fd, &message, MSG_NOSIGNAL);
-        bench_must(bytes > 0, "the sender cannot send");
-        advance(&message, (size_t)bytes);
-      }
-    }
+    stream(&workers[go], fd, true);
   }
   (void)close(fd);
   return NULL;

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from pd.progress import say
@@ -68,8 +69,7 @@ def measure(cases: dict[Implementation, list[Shape]], pool_bytes: int, shape_s: 
     if not any(cases.values()):
         return []
     rows = []
-    field = Field(Memory(pool_bytes, SEED), SEED, say, Progress())
-    try:
+    with closing(Field(Memory(pool_bytes, SEED), SEED, say, Progress())) as field:
         for what, mine in cases.items():
             if mine:
                 field.add(what, logs)
@@ -79,8 +79,6 @@ def measure(cases: dict[Implementation, list[Shape]], pool_bytes: int, shape_s: 
             samples = field.measure(shape, shape_s, lambda pair: shape in cases[pair.what])  # noqa: B023
             for pair, found in samples.items():
                 rows += rows_of_samples(pair, found)
-    finally:
-        field.close()
     return rows
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,27 +49,18 @@ def map_fd(fd: int, size: int) -> tuple[mmap.mmap, int]:
     return memory, ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 def run(driver: Driver, text: str) -> str:
     warm_up, rounds = map(int, text.split())
     for _ in range(warm_up):
         driver.read_once()
+    return timed(driver.read_once, rounds)
+
+
+def timed(act: Callable[[], None], rounds: int) -> str:
     ns = []
     for _ in range(rounds):
         begin = time.perf_counter_ns()
-        driver.read_once()
-        ns.append(time.perf_counter_ns() - begin)
-    return "ns " + " ".join(map(str, ns))
-
-
-def step(driver: Driver, rounds: int) -> str:
-    ns = []
-    for _ in range(rounds):
-        begin = time.perf_counter_ns()
-        driver.step()  # type: ignore[attr-defined]
+        act()
         ns.append(time.perf_counter_ns() - begin)
     return "ns " + " ".join(map(str, ns))
 
@@ -85,7 +77,7 @@ def watch(driver: Driver, limit_ms: int) -> str:
 
 def main(make) -> None:  # type: ignore[no-untyped-def]
     """`make(role, variant, options)` makes the driver. Whatever else prints to standard output goes to standard error."""
-    die_with_parent()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it dies with its parent
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     role, variant, source_fd, destination_fd, plan_fd, pool_bytes, *options = sys.argv[1:]
@@ -114,7 +106,7 @@ def main(make) -> None:  # type: ignore[no-untyped-def]
             for _ in range(int(rest)):
                 driver.start()  # type: ignore[attr-defined]
         elif command == "step":
-            answer = step(driver, int(rest))
+            answer = timed(driver.step, int(rest))  # type: ignore[attr-defined]
         elif command == "end":
             driver.end()
         print(answer, file=answers, flush=True)

@@ -21,6 +21,7 @@ from pd.connector import CONNECTORS, Connector, make_key  # noqa: E402
 from pd.engine import Engine, EngineSpec, split_cores  # noqa: E402
 from pd.paths import FAST, FAST_OTHER, OTHER_KEY  # noqa: E402
 from pd.prompts import numbered_prompt  # noqa: E402
+from pd.relay import Relay  # noqa: E402
 from pd.rig import Rig  # noqa: E402
 from pd.stack import Stack, log_folder, serving  # noqa: E402
 
@@ -31,7 +32,6 @@ P_BLOCKS = 24
 D_BLOCKS = 64
 PROMPT_TOKENS = 150
 PROMPTS = 9
-BUDGET_TOKENS_PER_S = 50
 TYPED_ERRORS = ("--middleware", "kvferry.vllm.KVErrors")
 """Beside what the plugin adds by itself."""
 LAST = ("test_killed.py", "test_many.py", "test_retry.py", "test_sources.py")
@@ -50,7 +50,7 @@ def decoders(base: Connector, cores: str) -> list[EngineSpec]:
     """Those of our connector alone: over tcp (and without vLLM's plugins), failing, failing with several API servers and no
     stats, with another key, with another model, and two with a planted bug each."""
     tcp = base.with_options(transports=["tcp"])
-    failing = tcp.with_policy("fail").with_options(recompute_budget_tokens_per_s=BUDGET_TOKENS_PER_S)
+    failing = tcp.with_policy("fail").with_options(recompute_budget_tokens_per_s=shapes.BUDGET_TOKENS_PER_S)
     stranger = base.with_options(key_file=str(make_key(OTHER_KEY)))
     return [
         EngineSpec("D-tcp", FAST, tcp.without_plugins(), cores, D_BLOCKS),
@@ -106,16 +106,15 @@ def tcp_rig(rig_for: Callable[[str], Rig]) -> Rig:
     return rig_for("D-tcp")
 
 
+@pytest.fixture(params=["D", "D-tcp"])
+def each_rig(rig_for: Callable[[str], Rig], request: pytest.FixtureRequest) -> Rig:
+    return rig_for(request.param)
+
+
 @pytest.fixture
 def fail_rig(rig_for: Callable[[str], Rig]) -> Rig:
     """Over tcp, with the policy that answers an error instead of recomputing."""
     return rig_for("D-fail")
-
-
-@pytest.fixture
-def budget_tokens_per_s() -> int:
-    """Of the decode engines that fail."""
-    return BUDGET_TOKENS_PER_S
 
 
 @pytest.fixture(scope="session")
@@ -123,6 +122,12 @@ def other_prefill(stack: Stack) -> Iterator[Engine]:
     """A second prefill engine, on P's cores."""
     with serving(replace(stack.prefill.spec, name="P2"), stack.logs) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[Relay]:
+    with Relay() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

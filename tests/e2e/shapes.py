@@ -14,6 +14,8 @@ PATIENCE_MS = 5000
 """Longer than ranks that share two cores keep each other waiting."""
 
 BLOCKS = 24
+BUDGET_TOKENS_PER_S = 50
+"""Of the suite's decode engines that fail."""
 ANY_CORES = "nobind"
 """Ranks that share a core starve each other while they spin."""
 

@@ -8,12 +8,9 @@ from pd.rig import Rig
 import expect
 
 
-def test_over_the_transport_agreed_on(rig: Rig) -> None:
-    expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
-
-
-def test_over_tcp(tcp_rig: Rig) -> None:
-    expect.loaded(trial.run(tcp_rig, faults.HEALTHY), len(tcp_rig.question))
+def test_loads(each_rig: Rig) -> None:
+    """Over the transport agreed on, and over tcp."""
+    expect.loaded(trial.run(each_rig, faults.HEALTHY), len(each_rig.question))
 
 
 def test_with_policy_fail(fail_rig: Rig) -> None:

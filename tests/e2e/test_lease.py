@@ -15,14 +15,9 @@ LEASE_REASONS = ("lease_expired", "lease_unknown")
 PREEMPTIONS = "vllm:num_preemptions_total"
 
 
-def test_stale(rig: Rig) -> None:
-    rig.warm_up()
-    expect.recomputed(trial.run(rig, faults.STALE), *LEASE_REASONS)
-
-
-def test_stale_over_tcp(tcp_rig: Rig) -> None:
-    tcp_rig.warm_up()
-    expect.recomputed(trial.run(tcp_rig, faults.STALE), *LEASE_REASONS)
+def test_stale(each_rig: Rig) -> None:
+    each_rig.warm_up()
+    expect.recomputed(trial.run(each_rig, faults.STALE), *LEASE_REASONS)
 
 
 def test_no_consumer_ever_comes(rig: Rig) -> None:

@@ -13,6 +13,7 @@ from pd.faults import Fault
 from pd.rig import Rig
 
 import expect
+from shapes import BUDGET_TOKENS_PER_S
 
 STALL_S = 1.0
 MARGIN_S = 1.5
@@ -57,11 +58,11 @@ def test_auto_recomputes_up_to_its_threshold(rig: Rig) -> None:
     expect.recomputed(enough, "lease_expired", "lease_unknown")
 
 
-def test_a_budget_bounds_what_is_recomputed(fail_rig: Rig, budget_tokens_per_s: int) -> None:
+def test_a_budget_bounds_what_is_recomputed(fail_rig: Rig) -> None:
     """A prompt takes the budget of some seconds: the next one is told to come back when they are over."""
     fail_rig.warm_up()
     expected = fail_rig.expected(fail_rig.question)
-    own_s = len(fail_rig.question) / budget_tokens_per_s
+    own_s = len(fail_rig.question) / BUDGET_TOKENS_PER_S
     asking = fail_rig.with_options(policy="recompute")
     time.sleep(own_s)
     asking.settle()

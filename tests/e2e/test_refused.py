@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 from pd import faults, metrics, trial
-from pd.client import Reply, Ticket
 from pd.rig import Rig
 
 import expect
@@ -16,32 +15,19 @@ from typed import COMPLETIONS, ask, ticket_for
 DIALS = "kvferry_peer_dials_total"
 
 
-@pytest.mark.parametrize("decoder", ["D", "D-tcp"])
-def test_altered(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    outcome = trial.run(rig_for(decoder), faults.ALTERED)
+@pytest.mark.parametrize("fault", [faults.ALTERED, faults.SWAPPED], ids=lambda fault: fault.title)
+def test_altered_or_of_another_prompt(each_rig: Rig, fault: faults.Fault) -> None:
+    outcome = trial.run(each_rig, fault)
     expect.recomputed(outcome, "bad_ticket")
     assert outcome.dials == 0
-
-
-@pytest.mark.parametrize("decoder", ["D", "D-tcp"])
-def test_of_another_prompt(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    outcome = trial.run(rig_for(decoder), faults.SWAPPED)
-    expect.recomputed(outcome, "bad_ticket")
-    assert outcome.dials == 0
-
-
-def with_ticket_text(text: str) -> Callable[[Rig], Reply]:
-    def inject(rig: Rig) -> Reply:
-        ticket: Ticket = {**rig.ticket(rig.question), "kvferry_ticket": text}
-        return rig.decode(rig.question, ticket)
-    return inject
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "\u00e9\u0000\u4e2d", "A" * 300_000], ids=["empty", "garbage", "odd", "long"])
 def test_garbage(rig: Rig, connector: str, text: str) -> None:
     if connector != "kvferry":
         pytest.skip("a ticket of kvferry")
-    expect.recomputed(trial.run(rig, faults.Fault("f", "garbage", with_ticket_text(text))), "bad_ticket")
+    garbage = faults.handed(change=lambda ticket: {**ticket, "kvferry_ticket": text})
+    expect.recomputed(trial.run(rig, faults.Fault("f", "garbage", garbage)), "bad_ticket")
 
 
 @pytest.mark.deep

@@ -4,6 +4,7 @@ it comes, waits as long as it is told, asks again, and gets its tokens."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from openai import OpenAI
@@ -27,18 +28,15 @@ def revived(fail_rig: Rig) -> Iterator[None]:
 @pytest.fixture
 def router_for(fail_rig: Rig) -> Iterator[Callable[[list[str]], Router]]:
     """A router for these prefill engines, in turn, and the decode engine that fails."""
-    routers = []
-
-    def make(prefill_urls: list[str]) -> Router:
-        router = Router(prefill_urls, fail_rig.decoder.url, fail_rig.stack.logs, name="router-2",
-                        args=("--prefill-policy", "round_robin"))
-        routers.append(router)
-        router.start()
-        wait_until("waiting for router-2", router.healthy, START_LIMIT_S)
-        return router
-    yield make
-    for router in routers:
-        router.stop()
+    with ExitStack() as routers:
+        def make(prefill_urls: list[str]) -> Router:
+            router = Router(prefill_urls, fail_rig.decoder.url, fail_rig.stack.logs, name="router-2",
+                            args=("--prefill-policy", "round_robin"))
+            routers.callback(router.stop)
+            router.start()
+            wait_until("waiting for router-2", router.healthy, START_LIMIT_S)
+            return router
+        yield make
 
 
 def ask(url: str, rig: Rig, stream: bool) -> str:

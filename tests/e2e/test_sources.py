@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from pd import client, faults, metrics, trial
@@ -30,6 +31,11 @@ def offer(engine: Engine, prompt: Prompt) -> Ticket:
     return client.prefill(engine.url, prompt)
 
 
+def handed(rig: Rig, other: Engine, between: Callable[[Rig], None]) -> Callable[[Rig], Reply]:
+    """P's ticket and, after something has happened, the other engine's."""
+    return faults.handed(between, lambda first: joined(first, offer(other, rig.question)))
+
+
 def run(rig: Rig, fault: Fault, other: Engine, switches: int) -> None:
     """Loaded whole; the second engine gets its blocks back, too."""
     rig.warm_up()
@@ -40,21 +46,12 @@ def run(rig: Rig, fault: Fault, other: Engine, switches: int) -> None:
 
 
 def test_the_first_is_stopped_over_tcp(tcp_rig: Rig, other_prefill: Engine) -> None:
-    def stopped(rig: Rig) -> Reply:
-        first = rig.ticket(rig.question)
-        rig.producer.process.pause()
-        return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
-
+    stopped = handed(tcp_rig, other_prefill, faults.stop)
     run(tcp_rig, Fault("b", "P stopped, P2 has it too", stopped, faults.let_go_on), other_prefill, switches=1)
 
 
 def test_the_first_has_taken_its_blocks_back(rig: Rig, other_prefill: Engine) -> None:
-    def stale(rig: Rig) -> Reply:
-        old = rig.ticket(rig.question)
-        rig.outlast_lease()
-        rig.overwrite_prefill_blocks()
-        return rig.decode(rig.question, joined(old, offer(other_prefill, rig.question)))
-
+    stale = handed(rig, other_prefill, faults.take_back)
     run(rig, Fault("a", "P's lease ran out, P2 has it too", stale), other_prefill, switches=1)
 
 
@@ -80,9 +77,5 @@ def test_nothing_is_wrong(rig: Rig, other_prefill: Engine) -> None:
 
 
 def test_the_first_is_killed(rig: Rig, other_prefill: Engine) -> None:
-    def killed(rig: Rig) -> Reply:
-        first = rig.ticket(rig.question)
-        rig.producer.process.kill()
-        return rig.decode(rig.question, joined(first, offer(other_prefill, rig.question)))
-
+    killed = handed(rig, other_prefill, faults.kill)
     run(rig, Fault("c", "P killed, P2 has it too", killed, faults.start_anew), other_prefill, switches=1)

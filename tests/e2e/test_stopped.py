@@ -43,14 +43,9 @@ def test_the_client_is_told(fail_rig: Rig) -> None:
         fail_rig.producer.process.resume()
 
 
-def test_client_hangs_up(rig: Rig) -> None:
-    rig.warm_up()
-    expect.lives(trial.run(rig, faults.HUNG_UP))
-
-
-def test_client_hangs_up_over_tcp(tcp_rig: Rig) -> None:
-    tcp_rig.warm_up()
-    expect.lives(trial.run(tcp_rig, faults.HUNG_UP))
+def test_client_hangs_up(each_rig: Rig) -> None:
+    each_rig.warm_up()
+    expect.lives(trial.run(each_rig, faults.HUNG_UP))
 
 
 def test_loads_go_through_again(tcp_rig: Rig) -> None:

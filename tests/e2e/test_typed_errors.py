@@ -13,34 +13,38 @@ from typed import CHAT, COMPLETIONS, LIMIT_S, MESSAGES, RESPONSES, ask, body_for
 
 STATUS = {"D-fail": 500, "D-servers": 503}
 OF_MESSAGES = {500: "api_error", 503: "overloaded_error"}
-DECODERS = ["D-fail", pytest.param("D-servers", marks=pytest.mark.deep)]
 
 EVERY_WAY = [pytest.param(path, stream, id=f"{path.rsplit('v1/')[-1]}{' stream' if stream else ''}")
              for path in (COMPLETIONS, CHAT) for stream in (False, True)]
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("path, stream", EVERY_WAY)
-def test_a_refused_ticket(rig_for: Callable[[str], Rig], decoder: str, path: str, stream: bool) -> None:
+@pytest.fixture(params=["D-fail", pytest.param("D-servers", marks=pytest.mark.deep)])
+def decoder(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def failing(rig_for: Callable[[str], Rig], decoder: str) -> Rig:
     rig = rig_for(decoder)
     rig.settle()
-    answer = ask(rig, path, faults.alter(ticket_for(rig, path)), stream=stream)
+    return rig
+
+
+@pytest.mark.parametrize("path, stream", EVERY_WAY)
+def test_a_refused_ticket(failing: Rig, decoder: str, path: str, stream: bool) -> None:
+    answer = ask(failing, path, faults.alter(ticket_for(failing, path)), stream=stream)
     typed.expect(answer, STATUS[decoder], "bad_ticket", None)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_a_refused_ticket_in_the_other_apis(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    rig, status = rig_for(decoder), STATUS[decoder]
-    rig.settle()
-    ticket = faults.alter(ticket_for(rig, COMPLETIONS))
-    for path, error_type in ((RESPONSES, "kv_transfer_error"), (MESSAGES, OF_MESSAGES[status])):
+def test_a_refused_ticket_in_the_other_apis(failing: Rig, decoder: str) -> None:
+    ticket = faults.alter(ticket_for(failing, COMPLETIONS))
+    for path, error_type in ((RESPONSES, "kv_transfer_error"), (MESSAGES, OF_MESSAGES[STATUS[decoder]])):
         for stream in (False, True):
-            answer = ask(rig, path, ticket, stream=stream)
-            typed.expect(answer, status, "bad_ticket", None, error_type)
+            answer = ask(failing, path, ticket, stream=stream)
+            typed.expect(answer, STATUS[decoder], "bad_ticket", None, error_type)
             assert answer.body.get("type") == ("error" if path == MESSAGES else None)
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
 def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
     """Found out by a load, whose verdict comes long after the request's arrival."""
     rig = rig_for(decoder)
@@ -56,12 +60,9 @@ def test_an_expired_lease(rig_for: Callable[[str], Rig], decoder: str) -> None:
     rig.settle()
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("path, stream", EVERY_WAY)
-def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, stream: bool) -> None:
-    rig = rig_for(decoder)
-    rig.settle()
-    answer = ask(rig, path, ticket_for(rig, path), stream=stream)
+def test_a_good_request(failing: Rig, path: str, stream: bool) -> None:
+    answer = ask(failing, path, ticket_for(failing, path), stream=stream)
     assert answer.status == 200
     if stream:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -74,25 +75,19 @@ def test_a_good_request(rig_for: Callable[[str], Rig], decoder: str, path: str, 
         assert answer.body["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("path, first, last", [
     (RESPONSES, "response.created", ["response.completed", "response.incomplete"]),
     (MESSAGES, "message_start", ["message_stop"])], ids=["responses", "messages"])
-def test_a_good_stream_of_events(rig_for: Callable[[str], Rig], decoder: str, path: str, first: str,
-                                 last: list[str]) -> None:
-    rig = rig_for(decoder)
-    rig.settle()
-    answer = ask(rig, path, ticket_for(rig, path), stream=True)
+def test_a_good_stream_of_events(failing: Rig, path: str, first: str, last: list[str]) -> None:
+    answer = ask(failing, path, ticket_for(failing, path), stream=True)
     assert answer.status == 200 and answer.headers["content-type"].startswith("text/event-stream")
     events = [event.split("\n")[0].removeprefix("event: ") for event in answer.body["text"].strip().split("\n\n")]
     assert events[0] == first and events[-1] in last and len(events) > 4
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_other_errors_stay_as_they_are(rig_for: Callable[[str], Rig], decoder: str) -> None:
-    rig = rig_for(decoder)
+def test_other_errors_stay_as_they_are(failing: Rig) -> None:
     for fields, status in (({"model": "another"}, 404), ({"max_tokens": -1}, 400)):
-        answer = web.post_json(rig.decoder.url + COMPLETIONS, body_for(rig, COMPLETIONS) | fields, LIMIT_S)
+        answer = web.post_json(failing.decoder.url + COMPLETIONS, body_for(failing, COMPLETIONS) | fields, LIMIT_S)
         assert answer.status == status and answer.body["error"]["type"] != "kv_transfer_error"
 
 

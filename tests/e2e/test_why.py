@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from pd import client
 from pd.engine import Engine
+from pd.faults import handed
 from pd.ports import free_ports
 from pd.prompts import numbered_prompt
 from pd.rig import Rig
@@ -64,10 +65,7 @@ def carry(rig: Rig, prompt: client.Prompt | None = None) -> client.Reply:
     return rig.decode(asked, rig.ticket(asked))
 
 
-def carry_late(rig: Rig) -> client.Reply:
-    ticket = rig.ticket(rig.question)
-    rig.outlast_lease()
-    return rig.decode(rig.question, ticket)
+carry_late = handed(Rig.outlast_lease)
 
 
 def peer_of(rig: Rig) -> str:

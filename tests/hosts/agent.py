@@ -16,102 +16,77 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from engines import BLOCK_TOKENS, Engine, Pool, make_prompt, wait_until  # noqa: E402
+from engines import BLOCK_TOKENS, Engine, Pool, gauges_left, make_prompt  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 
 BLOCK_BYTES = 128 * 1024
 """Of one layer."""
 POOL_BLOCKS = 4096
 """What the engine says that it has, so that leases of loads that failed do not bar the next."""
-LASTING = {"peers_known", "sessions_open"}
-"""Gauges that outlive a request."""
 ACTIONS = {_kvferry.ACTION_USE: "use", _kvferry.ACTION_RECOMPUTE: "recompute", _kvferry.ACTION_FAIL: "fail"}
 ENDS = {_kvferry.LEASE_END_COMPLETED: "completed", _kvferry.LEASE_END_ABANDONED: "abandoned",
         _kvferry.LEASE_END_EXPIRED: "expired", _kvferry.LEASE_END_REVOKED: "revoked"}
 
 
-class Agent:
+class Agent(Engine):
     def __init__(self, seed: int, options: dict[str, str]) -> None:
-        self.engine = Engine(seed, block_bytes=BLOCK_BYTES, index=0, **options)
+        super().__init__(seed, block_bytes=BLOCK_BYTES, index=0, **options)
         self._leases: dict[int, bytes] = {}
 
     # ---- as a producer ----
 
-    def publish(self, blocks: list[int], prompt: int) -> dict[str, Any]:
-        lease, lease_id, ticket = self.engine.publish(blocks, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), POOL_BLOCKS)
+    def offer(self, blocks: list[int], prompt: int) -> dict[str, Any]:
+        lease, lease_id, ticket = self.publish(blocks, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), POOL_BLOCKS)
         self._leases[lease_id] = lease
         return {"lease": lease_id, "ticket": ticket}
 
     def overwrite(self, lease: int, seed: int) -> float:
         """The blocks have another owner from now on: ends the lease, then writes what `seed` stands for. When."""
         owner = Pool(seed, BLOCK_BYTES)
-        assert self.engine.rank.lease_end([self._leases[lease]]) == [_kvferry.OK]
-        for mine, other in zip(self.engine.pool.layers, owner.layers):
+        assert self.rank.lease_end([self._leases[lease]]) == [_kvferry.OK]
+        for mine, other in zip(self.pool.layers, owner.layers):
             ctypes.memmove(mine, other, ctypes.sizeof(mine))
         return time.monotonic()
 
     def ended(self, lease: int, limit_s: float = 5.0) -> str:
         """Waits until the lease has; why. The blocks are the engine's again."""
-        cause = wait_until("a lease's end", lambda: self._event(_kvferry.EVENT_LEASE_ENDED, lease), limit_s).cause
-        assert self.engine.control.lease_release([lease]) == [_kvferry.OK]
+        cause = self.take(_kvferry.EVENT_LEASE_ENDED, lease, limit_s).cause
+        assert self.control.lease_release([lease]) == [_kvferry.OK]
         del self._leases[lease]
         return ENDS[cause]
 
     # ---- as a consumer ----
 
     def start(self, ticket: str, blocks: list[int], prompt: int) -> int:
-        for layer in self.engine.pool.layers:
+        for layer in self.pool.layers:
             ctypes.memset(layer, 0, ctypes.sizeof(layer))
-        return self.engine.load(ticket, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), blocks)
+        return self.load(ticket, make_prompt(len(blocks) * BLOCK_TOKENS, prompt), blocks)
 
     def finish(self, request: int, source: list[int], target: list[int], seed: int, limit_s: float) -> dict[str, Any]:
         """Waits for a load's end. Which of the blocks that it calls loaded are not those of the producer `seed`."""
-        verdict = wait_until("a verdict", lambda: self._event(_kvferry.EVENT_VERDICT, request), limit_s).verdict
+        verdict = self.take(_kvferry.EVENT_VERDICT, request, limit_s).verdict
         at = time.monotonic()
-        wait_until("release", lambda: self._event(_kvferry.EVENT_REQUEST_RELEASED, request), limit_s)
+        self.take(_kvferry.EVENT_REQUEST_RELEASED, request, limit_s)
         action, status, keep = verdict[:3]
-        expected, got = Pool(seed, BLOCK_BYTES), self.engine.pool
+        expected, got = Pool(seed, BLOCK_BYTES), self.pool
         wrong = [i for i in range(keep) if got.block(target[i]) != expected.block(source[i])]
         return {"action": ACTIONS[action], "reason": _kvferry.status_name(status), "keep": keep, "at": at, "wrong": wrong}
 
-    def _event(self, kind: int, id_: int) -> Any:
-        engine = self.engine
-        for event in [*engine.control.poll(), *engine.rank.poll()]:
-            engine.events.append(event)
-            if event.kind == _kvferry.EVENT_LOAD:
-                engine.control.request_report([event.report])
-            elif event.kind == _kvferry.EVENT_RELEASED:
-                engine.control.request_released([event.id], 0)
-        return next((event for event in engine.events if event[:2] == (kind, id_)), None)
-
     # ---- what is left ----
-
-    def stat(self, name: str) -> int:
-        return self.engine.stat(name)
 
     def peers(self) -> list[str]:
         """Their addresses."""
-        return sorted({peer[1] for node in (self.engine.control, self.engine.rank) for peer in node.peers()})
+        return sorted({peer[1] for node in (self.control, self.rank) for peer in node.peers()})
 
     def left(self) -> dict[str, int]:
-        """What is still on the books."""
-        nodes = self.engine.control, self.engine.rank
-        found = {name: value for node in nodes for name, _, value, is_gauge in node.stats()
-                 if is_gauge and value and name not in LASTING}
-        for node in nodes:
-            for _, address, _, _, _, numbers in node.peers():
-                found |= {f"{address} {name}": value for name, _, value, is_gauge in numbers if is_gauge and value}
-        return found
+        return gauges_left((self.control, self.rank))
 
     def descriptors(self) -> int:
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
     def healthy(self) -> bool:
-        return self.engine.control.healthy() and self.engine.rank.healthy()
-
-    def close(self) -> None:
-        self.engine.close()
+        return self.control.healthy() and self.rank.healthy()
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,9 @@ from kvferry import _kvferry
 def allowed() -> None:
     """Skips, where the system allows no such networks."""
     try:
-        network = Network(["probe"])
-        try:
+        with closing(Network(["probe"])) as network:
             network.lose("probe", "probe", 1)
             network.limit("probe", 1000)
-        finally:
-            network.close()
     except (NoNetwork, OSError) as error:
         pytest.skip(f"hosts: the system allows no network namespaces of a test's own: {error}")
 
@@ -50,15 +48,11 @@ def why_not(allowed: None) -> dict[str, str]:
     known = next(values for name, _, _, values, _ in _kvferry.options() if name == "transports")
     if "ucx" not in known:
         return {"ucx": "this library has no transport ucx"}
-    network = Network(["probe"])
-    engine = Remote(network.hosts["probe"], {"transports": "ucx"}, UCX)
-    try:
-        engine.wait()
-    except Refused as refused:
-        return {"ucx": str(refused)}
-    finally:
-        engine.close()
-        network.close()
+    with closing(Network(["probe"])) as network, closing(Remote(network.hosts["probe"], {"transports": "ucx"}, UCX)) as engine:
+        try:
+            engine.wait()
+        except Refused as refused:
+            return {"ucx": str(refused)}
     return {}
 
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -43,7 +44,7 @@ class Host:
         self.name = name
         self.owned = inside.owned if inside else os.geteuid() != 0
         self._user = inside._user if inside else None
-        enter = self._enter_user() if inside else []
+        enter = ["nsenter", "-t", str(self._user), "-U", "--preserve-credentials"] if inside and self.owned else []
         flags = ["-Urnm"] if self.owned and not inside else ["-nm"]
         self._holder = subprocess.Popen([*enter, "unshare", *flags, "sh", "-c", HOLD],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -56,9 +57,6 @@ class Host:
             self._user = self.pid
         self.run("sh", "-c", "for each in all default; do echo 0 >/proc/sys/net/ipv6/conf/$each/accept_dad; done; "
                  "ip link set lo up")
-
-    def _enter_user(self) -> list[str]:
-        return ["nsenter", "-t", str(self._user), "-U", "--preserve-credentials"] if self.owned else []
 
     def command(self, *command: str) -> list[str]:
         """That command in this host. It does not outlive who starts it, stopped or not."""
@@ -223,11 +221,9 @@ def processes_in(namespaces: set[str]) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            try:
+            with suppress(OSError):
                 if os.readlink(process / "ns" / "net") in namespaces:
                     found.append(int(process.name))
-            except OSError:
-                pass
     return found
 
 

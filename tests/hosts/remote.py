@@ -101,7 +101,7 @@ class Remote:
 
     def offer(self, count: int, first: int = 0) -> Offer:
         blocks, prompt = list(range(first, first + count)), next(numbers)
-        answer = self.ask("publish", blocks=blocks, prompt=prompt)
+        answer = self.ask("offer", blocks=blocks, prompt=prompt)
         return Offer(answer["ticket"], answer["lease"], blocks, prompt, self.seed)
 
     # ---- as a consumer ----

@@ -27,6 +27,21 @@ def report(record: Record, **measured: float) -> None:
         print(f"{name} {seconds:.3f} s")
 
 
+def stalls(pair: Pair, fault: Callable[[], object]) -> float:
+    """A load under which the network fails; after how long that is known."""
+    load, detected_s = pair.during_a_load(fault)
+    assert (load.action, load.reason) == ("recompute", "transfer_stalled")
+    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
+    return detected_s
+
+
+def recovers(pair: Pair, record: Record, detected_s: float) -> None:
+    pair.network.unlimit("D")
+    healed_s = pair.until_it_works()
+    pair.expect_nothing_left()
+    report(record, detected=detected_s, healed=healed_s)
+
+
 # ---- a load and a partition ----
 
 @pytest.mark.parametrize("cuts, family", [([("P", "D"), ("D", "P")], 4), ([("P", "D")], 4), ([("D", "P")], 6)],
@@ -34,27 +49,17 @@ def report(record: Record, **measured: float) -> None:
 def test_a_partition(site: MakeSite, transport: str, cuts: list[tuple[str, str]], family: int,
                      record_property: Record) -> None:
     pair = Pair(site("P", "D"), transport, family)
-    load, detected_s = pair.during_a_load(lambda: [pair.network.cut(*cut) for cut in cuts])
-    assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
+    detected_s = stalls(pair, lambda: [pair.network.cut(*cut) for cut in cuts])
     again = pair.load()
     assert again.action == "recompute" and again.seconds < FAILS_BY_S, again
     pair.network.heal()
-    pair.network.unlimit("D")
-    healed_s = pair.until_it_works()
-    pair.expect_nothing_left()
-    report(record_property, detected=detected_s, healed=healed_s)
+    recovers(pair, record_property, detected_s)
 
 
 def test_a_host_that_was_away(pair: Pair, record_property: Record) -> None:
-    load, detected_s = pair.during_a_load(lambda: pair.network.unplug("P"))
-    assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
+    detected_s = stalls(pair, lambda: pair.network.unplug("P"))
     pair.network.plug("P")
-    pair.network.unlimit("D")
-    healed_s = pair.until_it_works()
-    pair.expect_nothing_left()
-    report(record_property, detected=detected_s, healed=healed_s)
+    recovers(pair, record_property, detected_s)
 
 
 # ---- a bad network ----
@@ -131,14 +136,9 @@ def test_a_killed_producer(pair: Pair, transport: str, record_property: Record) 
 
 
 def test_a_stopped_producer(pair: Pair, record_property: Record) -> None:
-    load, detected_s = pair.during_a_load(lambda: pair.p.signal(signal.SIGSTOP))
-    assert (load.action, load.reason) == ("recompute", "transfer_stalled")
-    assert STALL_S / 2 < detected_s < STALL_S + SLACK_S
+    detected_s = stalls(pair, lambda: pair.p.signal(signal.SIGSTOP))
     pair.p.signal(signal.SIGCONT)
-    pair.network.unlimit("D")
-    healed_s = pair.until_it_works()
-    pair.expect_nothing_left()
-    report(record_property, detected=detected_s, healed=healed_s)
+    recovers(pair, record_property, detected_s)
 
 
 def test_blocks_with_another_owner(site: MakeSite, transport: str) -> None:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,17 +38,25 @@ def told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
+def closes() -> Iterator[Callable[[Any], Any]]:
+    """Hands on what it is given, and closes it when the test ends."""
+    with ExitStack() as given:
+        yield lambda one: given.enter_context(closing(one))
+
+
+@pytest.fixture
+def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
     """Makes engines that are closed with the test."""
-    made: list[Engine] = []
+    return lambda seed=1, **arguments: closes(Engine(seed, **arguments))
 
-    def make(seed: int = 1, **arguments: object) -> Engine:
-        made.append(Engine(seed, **arguments))
-        return made[-1]
 
-    yield make
-    for one in made:
-        one.close()
+@pytest.fixture
+def key_path(tmp_path: Path) -> str:
+    """A file with a key, 0123456789abcdef."""
+    path = tmp_path / "key"
+    path.touch(0o600)
+    path.write_text("0123456789abcdef")
+    return str(path)
 
 
 @pytest.fixture

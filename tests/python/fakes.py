@@ -35,6 +35,10 @@ from kvferry.vllm.transfers import core
 
 BLOCK_TOKENS = 32
 POOL_BLOCKS = 100
+TOKENS = 80
+"""Of a prompt of most requests."""
+ASKS = {"do_remote_decode": True}
+BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 OF_NODES = {"block_tokens": str(BLOCK_TOKENS), "handshake_timeout_ms": "60000"}
 
 

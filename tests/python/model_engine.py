@@ -187,6 +187,10 @@ class ModelEngine:
         if self._in_flight:
             self._finish_step()
 
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.step()
+
     def finish_steps(self) -> None:
         """Those that are under way, as a pause does."""
         while self._in_flight:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from engines import wait_until
+from engines import gauges_left, wait_until
 from fakes import (
     POOL_BLOCKS,
+    TOKENS,
     FakeBlocks,
     FakeManager,
     join,
@@ -29,11 +30,8 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
-TOKENS = 80
 SOURCE, TARGET = [1, 2, 3], [4, 5, 6]
 HEADS, BLOCK_TOKENS, HEAD_SIZE = 2, 32, 16
-KEPT = {"peers_known", "sessions_open"}
-"""Gauges that outlive a request."""
 ids = itertools.count()
 
 
@@ -166,13 +164,7 @@ class Sides:
         for side in self.workers:
             if not side._report.is_empty():
                 found["report"] = side._report
-        for node in (self.scheduler._node, *(side._node for side in self.workers)):
-            found |= {name: value for name, _, value, is_gauge in node.stats()
-                      if is_gauge and value and name not in KEPT}
-            for _, address, _, _, _, numbers in node.peers():
-                found |= {f"{address} {name}": value for name, _, value, is_gauge in numbers
-                          if is_gauge and value}
-        return found
+        return found | gauges_left((self.scheduler._node, *(side._node for side in self.workers)))
 
     def until_nothing_is_left(self) -> None:
         wait_until(lambda: f"the end of {self.left()}", lambda: self.step() and not self.left())

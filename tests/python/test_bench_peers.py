@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +164,8 @@ def test_turns_are_taken_and_counted(memory: Memory, driver: Path, tmp_path: Pat
     field = Field(memory, 1, said.append, lambda text: None)
     for variant in ("", "dies", "shuffles"):
         field.add(fake(driver, variant), tmp_path)
-    try:
+    with closing(field):
         measured = field.measure(SMALL, 0.0, lambda pair: True)
-    finally:
-        field.close()
     assert [pair.what.variant for pair in measured] == [""]
     (samples,) = measured.values()
     assert len(samples.ns) >= SESSIONS * TURNS_MIN and samples.cpu_s > 0

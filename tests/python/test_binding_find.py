@@ -14,16 +14,12 @@ TARGET = [1, 2, 30, 7]
 TOKENS = 4 * BLOCK_TOKENS - 5
 
 
-def address_of(engine: Engine) -> str:
+def address_of(engine: Engine, asker: Engine) -> str:
     """Where its rank listens, as another engine sees it."""
-    asker = Engine(9)
-    try:
-        _, _, ticket = engine.publish([0], make_prompt(BLOCK_TOKENS, seed=9))
-        status, info = asker.control.request_open(ticket, make_prompt(BLOCK_TOKENS, seed=9), 0, {})
-        assert status == _kvferry.OK and info is not None
-        return info.peer
-    finally:
-        asker.close()
+    _, _, ticket = engine.publish([0], make_prompt(BLOCK_TOKENS, seed=9))
+    status, info = asker.control.request_open(ticket, make_prompt(BLOCK_TOKENS, seed=9), 0, {})
+    assert status == _kvferry.OK and info is not None
+    return info.peer
 
 
 def find(engine: Engine, prompt: bytes, at: str | None = None) -> tuple[int, int]:
@@ -37,7 +33,7 @@ def find(engine: Engine, prompt: bytes, at: str | None = None) -> tuple[int, int
 
 def test_a_find_leads_to_a_load(engine: MakeEngine) -> None:
     p = engine(1)
-    at = address_of(p)
+    at = address_of(p, engine(9))
     d = engine(2, peers=at)
     prompt = make_prompt(TOKENS)
     _, lease_id, ticket = p.publish(SOURCE, prompt)

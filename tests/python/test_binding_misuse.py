@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import kvferry
 import pytest
@@ -52,10 +53,15 @@ def test_a_bad_identity_is_named() -> None:
         kvferry.Node({}, {"too_long": "x" * 200})
 
 
+def refusal(call: Callable[..., object], *arguments: object) -> int:
+    with pytest.raises(kvferry.Error) as caught:
+        call(*arguments)
+    return caught.value.status
+
+
 def test_a_port_in_use() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(kvferry.Error) as caught:
-        kvferry.Node({"listen": f"127.0.0.1:{taken.getsockname()[1]}"}, {})
-    assert caught.value.status == _kvferry.ADDRESS_IN_USE
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert refusal(kvferry.Node, {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}, {}) == _kvferry.ADDRESS_IN_USE
 
 
 def test_options_are_text() -> None:
@@ -75,27 +81,18 @@ def test_a_closed_node_says_so() -> None:
 
 def test_memory_is_registered_once(engine: MakeEngine) -> None:
     p = engine()
-    with pytest.raises(kvferry.Error) as caught:
-        p.rank.register(p.pool.regions())
-    assert caught.value.status == _kvferry.EXISTS
+    assert refusal(p.rank.register, p.pool.regions()) == _kvferry.EXISTS
 
 
-def test_an_empty_region_is_refused() -> None:
-    node = kvferry.Node({}, {})
-    with pytest.raises(kvferry.Error) as caught:
-        node.register([Region(0, 0, 0, 0, 1, 1, 0)])
-    assert caught.value.status == _kvferry.INVALID
-    node.close()
+def test_an_empty_region_is_refused(closes: Callable[[Any], Any]) -> None:
+    assert refusal(closes(kvferry.Node({}, {})).register, [Region(0, 0, 0, 0, 1, 1, 0)]) == _kvferry.INVALID
 
 
-def test_memory_of_another_kind_is_not_taken_for_the_host_s(engine: MakeEngine) -> None:
+def test_memory_of_another_kind_is_not_taken_for_the_host_s(engine: MakeEngine, closes: Callable[[Any], Any]) -> None:
     region = engine().pool.regions()[0]
     for other in (region._replace(memory=_kvferry.MEMORY_CUDA), region._replace(memory=31), region._replace(device=1)):
-        node = kvferry.Node({}, {})
-        with pytest.raises(kvferry.Error) as caught:
-            node.register([other])
-        assert caught.value.status in (_kvferry.INVALID, _kvferry.TRANSFER_SETUP)  # the latter: here is no driver of GPUs
-        node.close()
+        refused = refusal(closes(kvferry.Node({}, {})).register, [other])
+        assert refused in (_kvferry.INVALID, _kvferry.TRANSFER_SETUP)  # the latter: here is no driver of GPUs
 
 
 def test_a_point_reaches_the_library(engine: MakeEngine) -> None:

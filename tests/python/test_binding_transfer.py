@@ -15,15 +15,15 @@ MakeEngine = Callable[..., Engine]
 SOURCE = [3, 9, 4, 20]
 TARGET = [1, 2, 30, 7]
 TOKENS = 4 * BLOCK_TOKENS - 5
+PROMPT = make_prompt(TOKENS)
 
 
 @pytest.mark.parametrize("transport", ["local", "tcp"])
 def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: str) -> None:
     p, d = engine(1, transports=transport), engine(2, transports=transport)
-    prompt = make_prompt(TOKENS)
-    _, lease_id, ticket = p.publish(SOURCE, prompt)
+    _, lease_id, ticket = p.publish(SOURCE, PROMPT)
     bystander = d.pool.block(5)
-    request_id = d.load(ticket, prompt, TARGET)
+    request_id = d.load(ticket, PROMPT, TARGET)
     action, status, keep_blocks, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
     assert (action, status) == (_kvferry.ACTION_USE, _kvferry.OK)
     assert (keep_blocks, keep_tokens, recompute_tokens) == (4, TOKENS, 0)
@@ -46,22 +46,20 @@ def test_blocks_arrive_and_the_lease_comes_back(engine: MakeEngine, transport: s
 def test_other_transports_than_required_are_not_used(engine: MakeEngine, of_p: dict[str, str], of_d: dict[str, str],
                                                      status: str) -> None:
     p, d = engine(1, **of_p), engine(2, **of_d)
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
-    assert d.verdict(d.load(ticket, prompt, TARGET))[1] == getattr(_kvferry, status)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    assert d.verdict(d.load(ticket, PROMPT, TARGET))[1] == getattr(_kvferry, status)
     assert d.stat("blocks_loaded") == (4 if status == "OK" else 0)
     assert [link[0] for link in d.rank.peers()[0][4]] == ["control", "tcp"]
 
 
 def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
     p, d = engine(1, transports="tcp"), engine(2, transports="tcp")
-    prompt = make_prompt(TOKENS)
     assert d.rank.peers() == []
-    _, _, ticket = p.publish(SOURCE, prompt)
-    d.verdict(d.load(ticket, prompt, TARGET))
-    lease, _, ticket = p.publish(SOURCE, prompt)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    d.verdict(d.load(ticket, PROMPT, TARGET))
+    lease, _, ticket = p.publish(SOURCE, PROMPT)
     p.rank.lease_end([lease])
-    d.verdict(d.load(ticket, prompt, TARGET))
+    d.verdict(d.load(ticket, PROMPT, TARGET))
     (id_, address, failure, age_ms, links, numbers), = d.rank.peers()
     values = {(name, reason): value for name, reason, value, _ in numbers}
     assert id_ > 0 and re.fullmatch(r"127\.0\.0\.1:\d+", address)
@@ -80,8 +78,7 @@ def test_a_load_is_seen_at_its_peer(engine: MakeEngine) -> None:
 
 def test_the_last_release_s_names_of_links(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    d.verdict(d.load(p.publish(SOURCE, prompt)[2], prompt, TARGET))
+    d.verdict(d.load(p.publish(SOURCE, PROMPT)[2], PROMPT, TARGET))
     peer, = d.rank.peers()
     with pytest.warns(DeprecationWarning, match="paths is called links now"):
         assert peer.paths is peer.links and peer.links
@@ -93,10 +90,9 @@ def test_the_last_release_s_names_of_links(engine: MakeEngine) -> None:
 
 def test_blocks_that_are_not_wanted_stay_as_they_are(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
     before = d.pool.block(1)
-    request_id = d.load(ticket, prompt, [_kvferry.BLOCK_NONE, *TARGET[1:]])
+    request_id = d.load(ticket, PROMPT, [_kvferry.BLOCK_NONE, *TARGET[1:]])
     assert d.verdict(request_id)[0] == _kvferry.ACTION_USE
     assert d.pool.block(1) == before
     assert d.pool.block(TARGET[3]) == p.pool.block(SOURCE[3])
@@ -104,11 +100,10 @@ def test_blocks_that_are_not_wanted_stay_as_they_are(engine: MakeEngine) -> None
 
 def test_an_ended_lease_is_recomputed(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    lease, lease_id, ticket = p.publish(SOURCE, prompt)
+    lease, lease_id, ticket = p.publish(SOURCE, PROMPT)
     assert p.rank.lease_end([lease]) == [_kvferry.OK]
     assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id).cause == _kvferry.LEASE_END_REVOKED
-    request_id = d.load(ticket, prompt, TARGET)
+    request_id = d.load(ticket, PROMPT, TARGET)
     action, status, _, keep_tokens, recompute_tokens, _ = d.verdict(request_id)
     assert (action, status) == (_kvferry.ACTION_RECOMPUTE, _kvferry.LEASE_EXPIRED)
     assert (keep_tokens, recompute_tokens) == (0, TOKENS)
@@ -117,10 +112,9 @@ def test_an_ended_lease_is_recomputed(engine: MakeEngine) -> None:
 
 def test_policy_fail(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2, policy="fail")
-    prompt = make_prompt(TOKENS)
-    lease, _, ticket = p.publish(SOURCE, prompt)
+    lease, _, ticket = p.publish(SOURCE, PROMPT)
     p.rank.lease_end([lease])
-    action, status, _, _, _, retry_after_ms = d.verdict(d.load(ticket, prompt, TARGET))
+    action, status, _, _, _, retry_after_ms = d.verdict(d.load(ticket, PROMPT, TARGET))
     assert (action, status) == (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED)
     assert retry_after_ms > 0
 
@@ -163,13 +157,12 @@ def test_a_request_may_differ_from_its_engine(engine: MakeEngine, options: dict[
 
 def test_options_of_an_open_request(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2, policy="recompute", load_timeout_ms=5000)
-    prompt = make_prompt(TOKENS)
-    lease, _, ticket = p.publish(SOURCE, prompt)
+    lease, _, ticket = p.publish(SOURCE, PROMPT)
     p.rank.lease_end([lease])
-    status, info = d.control.request_open(ticket, prompt, 0, {"policy": "fail", "load_timeout_ms": "700"})
+    status, info = d.control.request_open(ticket, PROMPT, 0, {"policy": "fail", "load_timeout_ms": "700"})
     assert status == _kvferry.OK and info is not None and info[4] == 700
     d.control.request_begin([info[0]])
-    assert d.rank.load_start([Load(info.id, ticket, prompt, info.load_timeout_ms, 55, pack(TARGET))]) == [_kvferry.OK]
+    assert d.rank.load_start([Load(info.id, ticket, PROMPT, info.load_timeout_ms, 55, pack(TARGET))]) == [_kvferry.OK]
     assert d.verdict(info[0])[:2] == (_kvferry.ACTION_FAIL, _kvferry.LEASE_EXPIRED)
 
 
@@ -196,7 +189,7 @@ def test_the_producer_is_named(engine: MakeEngine) -> None:
 
 def test_a_ticket_of_another_prompt_is_refused(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
-    _, _, ticket = p.publish(SOURCE, make_prompt(TOKENS))
+    _, _, ticket = p.publish(SOURCE, PROMPT)
     for other in (make_prompt(TOKENS, seed=2), make_prompt(TOKENS, salt=b"lora")):
         assert d.control.request_open(ticket, other, 0, {}) == (_kvferry.BAD_TICKET, None)
     assert d.stat("tickets_refused", "bad_ticket") == 2
@@ -214,19 +207,17 @@ def test_a_ticket_of_another_prompt_is_refused(engine: MakeEngine) -> None:
 ])
 def test_an_altered_ticket_is_refused(engine: MakeEngine, spoil: Callable[[str], str]) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
-    assert d.control.request_open(spoil(ticket), prompt, 0, {}) == (_kvferry.BAD_TICKET, None)
-    load = Load(1, spoil(ticket), prompt, 0, 0, pack(TARGET))
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    assert d.control.request_open(spoil(ticket), PROMPT, 0, {}) == (_kvferry.BAD_TICKET, None)
+    load = Load(1, spoil(ticket), PROMPT, 0, 0, pack(TARGET))
     assert d.rank.load_start([load]) == [_kvferry.BAD_TICKET]
     assert d.stat("peer_dials") == 0
 
 
 def test_an_incompatible_engine_is_refused(engine: MakeEngine, capfd: pytest.CaptureFixture[str]) -> None:
     p, d = engine(1), engine(2, identity={"model": "toy", "dtype": "bfloat16"})
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
-    assert d.control.request_open(ticket, prompt, 0, {}) == (_kvferry.INCOMPATIBLE, None)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    assert d.control.request_open(ticket, PROMPT, 0, {}) == (_kvferry.INCOMPATIBLE, None)
     assert d.stat("peer_dials") == 0
     said = ""
 
@@ -240,29 +231,27 @@ def test_an_incompatible_engine_is_refused(engine: MakeEngine, capfd: pytest.Cap
 
 def test_an_aborted_load_ends_and_is_released(engine: MakeEngine) -> None:
     p, d = engine(1, lease_ttl_ms=60000), engine(2)
-    prompt = make_prompt(TOKENS)
     _, lease, lease_id = p.control.lease_reserve(4, 32)
     assert lease is not None
-    _, ticket = p.control.ticket_make(lease, prompt, pack(SOURCE))
+    _, ticket = p.control.ticket_make(lease, PROMPT, pack(SOURCE))
     assert ticket is not None
-    request_id = d.load(ticket, prompt, TARGET)  # waits for the lease to be published
+    request_id = d.load(ticket, PROMPT, TARGET)  # waits for the lease to be published
     assert d.rank.load_abort([request_id]) == [_kvferry.OK]
     assert d.control.request_cancel([request_id]) == [_kvferry.OK]
     d.take(_kvferry.EVENT_LOAD, request_id)
     d.take(_kvferry.EVENT_REQUEST_RELEASED, request_id)
     assert d.rank.load_abort([request_id]) == [_kvferry.NOT_FOUND]
-    p.rank.lease_publish([Publication(lease, prompt, 0, pack(SOURCE))])
+    p.rank.lease_publish([Publication(lease, PROMPT, 0, pack(SOURCE))])
     assert p.take(_kvferry.EVENT_LEASE_ENDED, lease_id).cause == _kvferry.LEASE_END_ABANDONED
     wait_until("no request", lambda: d.stat("requests_open") == 0)
 
 
 def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
-    request_id = d.open(ticket, prompt)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    request_id = d.open(ticket, PROMPT)
     d.control.request_begin([request_id])
-    assert d.rank.load_start([Load(request_id, ticket, prompt, 0, 0, pack([1, 2, 3, 9999]))]) == [_kvferry.INVALID]
+    assert d.rank.load_start([Load(request_id, ticket, PROMPT, 0, 0, pack([1, 2, 3, 9999]))]) == [_kvferry.INVALID]
     d.control.request_report([_kvferry.report(request_id, 0, 4, 0, _kvferry.NO_MEMORY)])
     verdict = d.take(_kvferry.EVENT_VERDICT, request_id).verdict
     assert verdict[:2] == (_kvferry.ACTION_RECOMPUTE, _kvferry.NO_MEMORY)
@@ -271,9 +260,8 @@ def test_a_refused_load_is_reported_by_hand(engine: MakeEngine) -> None:
 @pytest.mark.parametrize(("keep_from", "kept"), [(0, 2), (2 * BLOCK_TOKENS, 2), (2 * BLOCK_TOKENS + 1, 0), (0xffffffff, 0)])
 def test_a_prefix_is_kept_from_some_length_on(engine: MakeEngine, keep_from: int, kept: int) -> None:
     p, d = engine(1), engine(2)
-    prompt = make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
-    _, info = d.control.request_open(ticket, prompt, 0, {}, keep_from)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
+    _, info = d.control.request_open(ticket, PROMPT, 0, {}, keep_from)
     assert info is not None
     d.control.request_begin([info.id])
     d.control.request_report([_kvferry.report(info.id, 0, 4, 2, _kvferry.DEADLINE)])
@@ -301,10 +289,10 @@ def test_a_block_of_several_leases_counts_once(engine: MakeEngine) -> None:
 
 def test_the_ranks_are_merged(engine: MakeEngine) -> None:
     """Once all have said so: the shortest prefix, and the release."""
-    p, prompt = engine(1), make_prompt(TOKENS)
-    _, _, ticket = p.publish(SOURCE, prompt)
+    p = engine(1)
+    _, _, ticket = p.publish(SOURCE, PROMPT)
     with closing(Node({"listen": "", "ranks": "2", "block_tokens": str(BLOCK_TOKENS)}, IDENTITY)) as control:
-        _, info = control.request_open(ticket, prompt, 55, {})
+        _, info = control.request_open(ticket, PROMPT, 55, {})
         assert info is not None
         id_ = info.id
         assert control.request_released([id_], 0) == [_kvferry.INVALID]  # it has not begun

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,21 +33,18 @@ def key_file(folder: Path, text: str) -> str:
 
 
 @pytest.fixture
-def node() -> Iterator[Callable[..., str]]:
+def node(closes: Callable[[Any], Any]) -> Callable[..., str]:
     """Opens a rank's node with memory; its address."""
-    opened: list[Node] = []
     pool = bytearray(4096)
     base = ctypes.addressof(ctypes.c_char.from_buffer(pool))
 
     def open_one(registered: bool = True, **options: str) -> str:
-        opened.append(Node({"log_level": "error", "block_tokens": "16", **options}, {"model": "toy"}))
+        opened = closes(Node({"log_level": "error", "block_tokens": "16", **options}, {"model": "toy"}))
         if registered:
-            opened[-1].register([Region(base, 1024, 1024, 4, 1, 1, 0)])
-        return check.address_of(opened[-1])
+            opened.register([Region(base, 1024, 1024, 4, 1, 1, 0)])
+        return check.address_of(opened)
 
-    yield open_one
-    for one in opened:
-        one.close()
+    return open_one
 
 
 def lines_of(text: str) -> dict[str, str]:

@@ -57,12 +57,10 @@ def test_a_second_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert status == 2 and "has 2 keys" in said and read_keys(file) == keys
 
 
-def test_a_second_key_after_a_line_without_an_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "key"
-    file.write_bytes(b"0123456789abcdef")
-    file.chmod(0o600)
-    assert run(capsys, "--add", str(file))[0] == 0
-    assert read_keys(file)[0] == b"0123456789abcdef" and len(read_keys(file)) == 2
+def test_a_second_key_after_a_line_without_an_end(key_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--add", key_path)[0] == 0
+    keys = read_keys(Path(key_path))
+    assert keys[0] == b"0123456789abcdef" and len(keys) == 2
 
 
 @pytest.mark.parametrize("what", ["no file", "no key", "others may read it", "no folder"])

@@ -147,10 +147,7 @@ def test_when_the_cache_is_laid_out() -> None:
     assert Groups(groups(spec(), spec())).block_tokens == 32 and len(register(good)().regions) == 1
 
 
-def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_text("0123456789abcdef")
+def test_options(monkeypatch: pytest.MonkeyPatch, key_path: str) -> None:
     monkeypatch.setattr(config, "identity_fields", lambda *engine: {})
 
     def start(**options: Any) -> None:
@@ -171,7 +168,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     given = [{"chunk_byte": 1}, {"bidirectional_kv_xfer": True}, {"lease_ttl_ms": -1}, {"ranks": 4},
              {"require": ["ucx"]}, {"transports": "ucx,tcp", "require": "ucx", "ucx_library": "/nowhere/libucp.so.0"}, {"listen": "192.0.2.1"},
-             {"listen": "0.0.0.0", "key_file": str(key)},
+             {"listen": "0.0.0.0", "key_file": key_path},
              {"listen": "127.0.0.77:7000"}, {"listen": "127.0.0.77:7000-7000"},
              {"listen": "127.0.0.77:7000-7099", "advertise": "10.0.0.1:7000"}, {"error_status": 502}, {"carry_drafts": "maybe"},
              {"loads_in_flight": 0}, {"lease_wait_ms": -1}, {"drain_grace_ms": -1}, {"weights_id": ""}, {"weights_digest": "yes"},

@@ -8,7 +8,8 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,10 +23,8 @@ WRITTEN = r"kvferry {} \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{{3}}Z pid {}: {}\n"
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    made = open_node({"listen": "127.0.0.1", "log_level": "debug"}, {"model": "toy"}, "here", 0)
-    yield made
-    made.close()
+def node(closes: Callable[[Any], Any]) -> Node:
+    return closes(open_node({"listen": "127.0.0.1", "log_level": "debug"}, {"model": "toy"}, "here", 0))
 
 
 def test_lines_come_with_their_level_in_order(log: Log, node: Node, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +59,13 @@ Start = Callable[..., Process]
 
 
 @pytest.fixture(params=["local", "tcp"])
-def start(request: pytest.FixtureRequest) -> Iterator[Start]:
+def start(request: pytest.FixtureRequest, closes: Callable[[Any], Any]) -> Start:
     """Makes processes that end with the test."""
-    made: list[Process] = []
-
     def make(is_older: bool, engines: int = 1, **options: object) -> Process:
         of_this = {} if is_older else {"lease_linger_ms": 0}  # a lease that lingers hides who has been forgotten
-        made.append(Process(is_older, engines, transports=request.param, lease_ttl_ms=TTL_MS, **of_this, **options))
-        return made[-1]
+        return closes(Process(is_older, engines, transports=request.param, lease_ttl_ms=TTL_MS, **of_this, **options))
 
-    yield make
-    for process in made:
-        process.close()
+    return make
 
 
 def attach(d: Process, ticket: str, engines: Iterable[int], requests: int = 1) -> list[tuple[int, int]]:

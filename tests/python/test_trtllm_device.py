@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kvferry import _kvferry
 from engines import wait_until
-from trtllm_world import World, offerable, prompt, right_answer
+from trtllm_world import ANSWER_TOKENS, World, answer, offerable, prompt, right_answer
 
 from trtllm_engine.device import LIBRARY
 
-ANSWER_TOKENS = 3
 PROMPTS = 6
 GPU = {"cuda_library": str(LIBRARY)}
 
 
 @pytest.fixture(params=["staged", "rewind"])
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(closes: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> World:
     if not LIBRARY.exists():
         pytest.skip("the C tests have not been built")
-    made = World(tmp_path, monkeypatch, request.param)
-    yield made
-    made.close()
+    return closes(World(tmp_path, monkeypatch, request.param))
 
 
 @pytest.mark.parametrize("transport", ["local", "tcp"])
@@ -38,12 +35,8 @@ def test_blocks_go_from_gpu_to_gpu(world: World, transport: str, manager: str, l
     d = world.decode(settings, memory="cuda", manager=manager, loop=loop, ranks=d_ranks)
     for seed in range(PROMPTS):
         tokens = prompt(seed, 30 + seed)
-        world.hand_over(p, tokens)
-        assert world.load(tokens) == (offerable(len(tokens)), "")
-        asked = d.submit(tokens, ANSWER_TOKENS)
-        d.run()
-        assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
-        assert len(tokens) - d.counters[asked].computed - d.counters[asked].reused == offerable(len(tokens))
+        world.carry(p, tokens)
+        assert answer(d, tokens) == offerable(len(tokens))
     world.all_is_back(p, d)
 
 
@@ -72,10 +65,7 @@ def test_blocks_of_the_staging_are_used_again(world: World) -> None:
         loading.join()
     d.run()
     assert d.answers[asked] == right_answer(first, ANSWER_TOKENS)
-    asked = d.submit(second, ANSWER_TOKENS)
-    d.run()
-    assert d.answers[asked] == right_answer(second, ANSWER_TOKENS)
-    assert 30 - d.counters[asked].computed == offerable(30)
+    assert answer(d, second) == offerable(30)
 
 
 class Recorder:

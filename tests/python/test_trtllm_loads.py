@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,15 @@ import pytest
 from kvferry import Node, Publication, Region, _kvferry
 from kvferry.engine.config import ConfigError
 from engines import Log, wait_until
-from trtllm_world import BLOCK_TOKENS, BLOCKS, World, import_adapter, names, offerable, prompt, right_answer
+from trtllm_world import ANSWER_TOKENS, BLOCK_TOKENS, BLOCKS, World, answer, import_adapter, loaded, names, offerable, prompt, right_answer
 
-ANSWER_TOKENS = 4
 LENGTHS = (2, 4, 5, 9, 17, 30, 64)
 SHAPES = [(1, 1, "plain"), (2, 2, "overlap"), (4, 4, "plain"), (1, 2, "overlap"), (4, 2, "plain"), (2, 4, "overlap")]
 
 
 @pytest.fixture(params=["staged", "rewind"])
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(tmp_path, monkeypatch, request.param)
-    yield made
-    made.close()
+def world(closes: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> World:
+    return closes(World(tmp_path, monkeypatch, request.param))
 
 
 STAGED = pytest.mark.parametrize("world", ["staged"], indirect=True)
@@ -36,22 +33,9 @@ def reasons(engine: Any, name: str = "not_loaded") -> dict[str, int]:
     return engine.scheduler._counters.take().get(name, {})
 
 
-def answer(world: World, d: Any, tokens: list[int], **identity: Any) -> int:
-    """Of the decode engine, which must be right; how many tokens it had loaded."""
-    asked = d.submit(tokens, ANSWER_TOKENS, **identity)
-    d.run()
-    assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS, **identity)
-    return loaded(d, asked, tokens)
-
-
 def is_parked(d: Any, asked: int) -> bool:
     manager = d.executors[0].manager
     return asked in manager.new_async_requests.loading | manager.pending_async_requests.loading
-
-
-def loaded(d: Any, asked: int, tokens: list[int]) -> int:
-    """What the engine has neither computed nor had."""
-    return len(tokens) - d.counters[asked].computed - d.counters[asked].reused
 
 
 # ---- without faults ----
@@ -68,7 +52,7 @@ def test_all_that_can_be_offered_is_loaded(world: World, manager: str, p_ranks: 
         world.hand_over(p, tokens)
         if offerable(length):
             assert world.load(tokens) == (offerable(length), "")
-        assert answer(world, d, tokens) == offerable(length)
+        assert answer(d, tokens) == offerable(length)
     assert reasons(d) == {}
     world.all_is_back(p, d)
 
@@ -80,9 +64,8 @@ def test_parts_that_all_ranks_have_are_loaded(world: World, p_ranks: int, d_rank
     d = world.decode(ranks=d_ranks, manager="v2", has_index=True)
     for seed in range(3):
         tokens = prompt(seed, 30)
-        world.hand_over(p, tokens)
-        assert world.load(tokens) == (offerable(30), "")
-        assert answer(world, d, tokens) == offerable(30)
+        world.carry(p, tokens)
+        assert answer(d, tokens) == offerable(30)
     world.all_is_back(p, d)
 
 
@@ -105,9 +88,8 @@ def test_what_the_engine_has_cached_is_not_copied(world: World) -> None:
     """It has two of the blocks from another prompt."""
     p, d = world.prefill(), world.decode()
     tokens = prompt(1, 30)
-    assert answer(world, d, tokens[:10] + prompt(2, 5)) == 0
-    world.hand_over(p, tokens)
-    assert world.load(tokens) == (offerable(30), "")
+    assert answer(d, tokens[:10] + prompt(2, 5)) == 0
+    world.carry(p, tokens)
     asked = d.submit(tokens, ANSWER_TOKENS)
     d.run()
     assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
@@ -147,17 +129,16 @@ def test_requests_of_more_than_a_token_are_the_prefill_engines_own(world: World)
 def test_a_router_may_have_the_ticket(world: World) -> None:
     p, d = world.prefill(), world.decode()
     tokens = prompt(1)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     assert world.deposit(ticket) == (offerable(18), "")
-    assert answer(world, d, tokens) == offerable(18)
+    assert answer(d, tokens) == offerable(18)
     world.all_is_back(p, d)
 
 
 def test_a_missing_ticket_costs_a_prefill(world: World) -> None:
     p, d = world.prefill(), world.decode()
     assert world.load(prompt(1), hold_ms=50)[0] == 0
-    assert answer(world, d, prompt(1)) == 0
+    assert answer(d, prompt(1)) == 0
     world.all_is_back(p, d)
 
 
@@ -168,20 +149,18 @@ def test_a_missing_ticket_costs_a_prefill(world: World) -> None:
 def test_a_ticket_that_is_not_good_is_refused(world: World, change: Any, reason: str) -> None:
     p, d = world.prefill(), world.decode()
     tokens = prompt(1)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     assert world.deposit(change(ticket)) == (0, reason)
-    assert answer(world, d, tokens) == 0
+    assert answer(d, tokens) == 0
     assert reasons(d) == {reason: 1}
     world.all_is_back(None, d)
 
 
 def test_a_swapped_ticket_is_another_prompts(world: World) -> None:
     p, d = world.prefill(), world.decode({"staged_ttl_ms": 200})
-    world.hand_over(p, prompt(1))
-    ticket = world.ticket(prompt(1))
+    ticket = world.ticket(p, prompt(1))
     assert world.deposit(ticket) == (offerable(18), "")
-    assert answer(world, d, prompt(2)) == 0
+    assert answer(d, prompt(2)) == 0
     world.all_is_back(p, d)
     assert reasons(d) == {"not_asked_for": 1}
 
@@ -213,7 +192,7 @@ def test_what_is_still_on_its_way_is_not_used(world: World) -> None:
         assert d.scheduler.get_num_new_matched_tokens(_Request(tokens), 0) == (0, False)
     found.join()
     assert reasons(d).get("late") == 1
-    assert answer(world, d, tokens) == offerable(18)
+    assert answer(d, tokens) == offerable(18)
     world.all_is_back(p, d)
 
 
@@ -227,11 +206,11 @@ class _Request:
         return self._tokens
 
 
-def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> None:
+def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log, closes: Callable[[Any], Any]) -> None:
     d = world.decode()
     fields = {"config": "x", "dtype": "float32", "kv_dtype": "auto", "layers": "2", "kv_heads": "4", "head_size": "2", "layout": "LBHNC",
               "attention": "FLASH_ATTN"}  # as kvferry.vllm's identity.py names them
-    other = Node({"listen": "127.0.0.1:0", "ranks": "1", "block_tokens": str(BLOCK_TOKENS)}, fields)
+    other = closes(Node({"listen": "127.0.0.1:0", "ranks": "1", "block_tokens": str(BLOCK_TOKENS)}, fields))
     memory = (ctypes.c_uint8 * 4096)()
     other.register([Region(ctypes.addressof(memory), 64, 64, 64, 1, 1, 0)])
     other.set_ranks([other.address()])
@@ -243,8 +222,7 @@ def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> No
     assert world.deposit(ticket) == (0, "ticket_refused")
     line = 'ticket refused: incompatible: engine differs: producer has "(nothing)", consumer has "tensorrt-llm"'
     wait_until("D names the field", lambda: log.grep(line))  # by another thread than the one that answers
-    assert answer(world, d, tokens) == 0
-    other.close()
+    assert answer(d, tokens) == 0
 
 
 # ---- what cannot be loaded ----
@@ -252,8 +230,7 @@ def test_a_ticket_of_a_vllm_engine_is_incompatible(world: World, log: Log) -> No
 def test_a_lease_that_has_ended_loads_nothing(world: World) -> None:
     p, d = world.prefill({"lease_ttl_ms": 150}), world.decode()
     tokens = prompt(1)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     time.sleep(0.4)
     world.all_is_back(p, None)
     world.hand_over(p, prompt(3, 60))  # in the same blocks
@@ -261,7 +238,7 @@ def test_a_lease_that_has_ended_loads_nothing(world: World) -> None:
         assert world.deposit(ticket) == (0, "load_failed")
     else:
         world.deposit(ticket)
-    assert answer(world, d, tokens) == 0
+    assert answer(d, tokens) == 0
     world.all_is_back(None, d)
 
 
@@ -275,11 +252,10 @@ def test_a_full_staging_takes_what_fits(world: World) -> None:
     assert world.load(prompt(0)) == (16, "")
     assert world.load(prompt(1)) == (8, "")
     assert world.load(prompt(2)) == (0, "staging_full")
-    assert [answer(world, d, prompt(seed)) for seed in range(3)] == [16, 8, 0]
+    assert [answer(d, prompt(seed)) for seed in range(3)] == [16, 8, 0]
     assert reasons(d) == {"staging_full": 2}
-    world.hand_over(p, prompt(4))
-    assert world.load(prompt(4)) == (16, "")
-    assert answer(world, d, prompt(4)) == 16
+    world.carry(p, prompt(4))
+    assert answer(d, prompt(4)) == 16
     world.all_is_back(p, d)
 
 
@@ -290,18 +266,16 @@ def test_content_that_cannot_be_seen_has_no_ticket(world: World, identity: dict[
     p.submit(tokens, 1, **identity)
     p.run()
     assert p.pinned == [] and reasons(p, "no_tickets") == {"content_unseen": 1}
-    world.hand_over(p, tokens)  # without it
-    assert world.load(tokens) == (offerable(18), "")
-    assert answer(world, d, tokens, **identity) == 0
+    world.carry(p, tokens)  # without it
+    assert answer(d, tokens, **identity) == 0
     assert reasons(d) == {"content_unseen": 1}
 
 
 def test_a_salt_that_cannot_be_seen_loads_nothing(world: World) -> None:
     """Of V1's requests C++ shows a number in its place."""
     p, d = world.prefill(), world.decode()
-    world.hand_over(p, prompt(1))
-    assert world.load(prompt(1)) == (offerable(18), "")
-    assert answer(world, d, prompt(1), cache_salt="mine") == 0
+    world.carry(p, prompt(1))
+    assert answer(d, prompt(1), cache_salt="mine") == 0
     assert reasons(d) == {"content_unseen": 1}
 
 
@@ -313,8 +287,8 @@ def test_a_salt_that_can_be_seen_is_of_the_prompt(world: World) -> None:
     p.run()
     ticket = world.find(world.router("v2"), world.key(tokens, "mine"))
     assert ticket is not None and world.deposit(ticket) == (offerable(18), "")
-    assert answer(world, d, tokens) == 0
-    assert answer(world, d, tokens, cache_salt="mine") == offerable(18)
+    assert answer(d, tokens) == 0
+    assert answer(d, tokens, cache_salt="mine") == offerable(18)
 
 
 # ---- requests that end, wait, or begin again ----
@@ -324,8 +298,7 @@ def test_a_salt_that_can_be_seen_is_of_the_prompt(world: World) -> None:
 def test_a_cancelled_request_leaves_nothing(world: World, manager: str, steps: int) -> None:
     p, d = world.prefill(manager=manager), world.decode({"staged_ttl_ms": 200}, manager=manager)
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    assert world.load(tokens) == (offerable(30), "")
+    world.carry(p, tokens)
     asked = d.submit(tokens, ANSWER_TOKENS)
     for _ in range(steps):
         d.step()
@@ -350,7 +323,7 @@ def test_a_cancelled_prompt_has_no_lease(world: World, steps: int) -> None:
     p.run()
     there, _ = world.load(tokens, hold_ms=100)
     assert there in (0, offerable(30))
-    assert answer(world, d, tokens) == there
+    assert answer(d, tokens) == there
     world.all_is_back(p, d)
 
 
@@ -359,14 +332,13 @@ def test_a_cancelled_prompt_has_no_lease(world: World, steps: int) -> None:
 def test_a_paused_request_is_right(world: World, how: str, steps: int) -> None:
     p, d = world.prefill(manager="v2"), world.decode(manager="v2", chunk_tokens=8)
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    assert world.load(tokens) == (offerable(30), "")
+    world.carry(p, tokens)
     asked = d.submit(tokens, ANSWER_TOKENS)
     for _ in range(steps):
         d.step()
     while is_parked(d, asked):
         d.step()
-    d.pause(asked, how)
+    d.fault(pause={asked: how})
     d.run()
     assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
     world.all_is_back(p, d)
@@ -376,11 +348,9 @@ def test_a_paused_request_is_right(world: World, how: str, steps: int) -> None:
 def test_an_offer_that_is_taken_in_part_or_later(world: World, honoured: int) -> None:
     p, d = world.prefill(manager="v2"), world.decode(manager="v2")
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    assert world.load(tokens) == (offerable(30), "")
+    world.carry(p, tokens)
     asked = d.submit(tokens, ANSWER_TOKENS)
-    d.defer(asked, 2)
-    d.honour_blocks(honoured)
+    d.fault(defer={asked: 2}, honour_blocks=honoured)
     d.run()
     assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
     assert loaded(d, asked, tokens) <= honoured * BLOCK_TOKENS
@@ -392,11 +362,10 @@ def test_the_beginning_of_an_offer_that_another_request_has_computed(world: Worl
     """Its blocks are both requests' from then on, and nobody writes them again."""
     p, d = world.prefill(manager="v2"), world.decode(manager="v2")
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    assert world.load(tokens) == (offerable(30), "")
-    d.overtake()
+    world.carry(p, tokens)
+    d.fault(overtakes=True)
     asked = d.submit(tokens, ANSWER_TOKENS)
-    d.defer(asked, 12)
+    d.fault(defer={asked: 12})
     d.step()
     other = d.submit([*tokens[:shared * BLOCK_TOKENS], *prompt(2, 30)[shared * BLOCK_TOKENS:]], ANSWER_TOKENS)
     d.run()
@@ -430,13 +399,12 @@ def test_a_lease_that_ends_before_the_load(world: World, manager: str, loop: str
     p = world.prefill(ranks=2, manager=manager, loop=loop)
     d = world.decode(ranks=2, manager=manager, loop=loop)
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens, manager)
+    ticket = world.ticket(p, tokens, manager)
     for rank in revoked:
         p.workers[rank]._side.node.lease_end(leases(p))
     world.deposit(ticket)
-    assert answer(world, d, tokens) == 0
-    assert answer(world, d, tokens[:20] + prompt(2, 9)) == 0  # what the engine has cached is right, too
+    assert answer(d, tokens) == 0
+    assert answer(d, tokens[:20] + prompt(2, 9)) == 0  # what the engine has cached is right, too
     world.all_is_back(p if revoked == (0, 1) else None, d)
 
 
@@ -445,8 +413,7 @@ def test_a_lease_that_is_lost_between_its_offer_and_the_blocks(world: World, mon
     """The engine keeps the request waiting all the same."""
     p, d = world.prefill(ranks=2), world.decode(ranks=2)
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     for worker in p.workers:
         worker._side.node.lease_end(leases(p))
     consumer = d.scheduler._consumer
@@ -462,7 +429,7 @@ def test_a_lease_that_is_lost_between_its_offer_and_the_blocks(world: World, mon
     monkeypatch.setattr(consumer, "on_event", said.append)
     monkeypatch.setattr(d.scheduler, "update_state_after_alloc", place_late)
     world.deposit(ticket)
-    assert answer(world, d, tokens) == 0
+    assert answer(d, tokens) == 0
     monkeypatch.setattr(consumer, "on_event", tell)
     world.all_is_back(p, d)
 
@@ -473,14 +440,13 @@ def test_what_is_good_of_a_load_is_kept(world: World, local: int) -> None:
     p, d = world.prefill(), world.decode({"chunk_bytes": 4096, "transports": "tcp", "tcp_streams": 1})
     tokens = prompt(1, 60)
     if local:
-        answer(world, d, tokens[:local + 1] + prompt(2, 5))
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+        answer(d, tokens[:local + 1] + prompt(2, 5))
+    ticket = world.ticket(p, tokens)
     node = p.workers[0]._side.node
     ending = threading.Thread(target=lambda: (time.sleep(0.002), node.lease_end(leases(p))))
     ending.start()
     world.deposit(ticket)
-    there = answer(world, d, tokens)
+    there = answer(d, tokens)
     ending.join()
     assert there % BLOCK_TOKENS == 0
     world.all_is_back(p, d)
@@ -512,7 +478,7 @@ def test_a_load_that_fails_under_way(world: World, manager: str, loop: str, loca
     d = world.decode({"load_timeout_ms": 400}, ranks=2, manager=manager, loop=loop)
     tokens = prompt(1, 30)
     if local:
-        answer(world, d, tokens[:local + 1] + prompt(2, 5))
+        answer(d, tokens[:local + 1] + prompt(2, 5))
     lease = Unpublished(p, world.key(tokens), offerable(30) // BLOCK_TOKENS, manager)
     lease.publish()
     world.deposit(lease.ticket)
@@ -520,7 +486,7 @@ def test_a_load_that_fails_under_way(world: World, manager: str, loop: str, loca
     d.run()
     assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
     assert d.counters[asked].reused == local and loaded(d, asked, tokens) == 0
-    assert answer(world, d, tokens[:20] + prompt(3, 9)) == 0  # what it has cached since is right, too
+    assert answer(d, tokens[:20] + prompt(3, 9)) == 0  # what it has cached since is right, too
     world.all_is_back(None, d)
 
 
@@ -563,8 +529,7 @@ def test_more_loads_than_a_rank_takes(world: World, monkeypatch: pytest.MonkeyPa
     d = world.decode(ranks=2)
     prompts = [prompt(seed, 30) for seed in range(3)]
     for tokens in prompts:
-        world.hand_over(p, tokens)
-        assert world.load(tokens) == (offerable(30), "")
+        world.carry(p, tokens)
     asked = [d.submit(tokens, ANSWER_TOKENS) for tokens in prompts]
     d.run()
     assert [d.answers[one] for one in asked] == [right_answer(tokens, ANSWER_TOKENS) for tokens in prompts]
@@ -588,8 +553,7 @@ def test_old_versions_decode(world: World, version: Any) -> None:
     """A P of today, a D of then; one version at a time is in a process."""
     p = world.prefill()
     tokens = prompt(1, 30)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     d = world.decode(version=version)
     assert world.deposit(ticket) == (offerable(30), "")
-    assert answer(world, d, tokens) == offerable(30)
+    assert answer(d, tokens) == offerable(30)

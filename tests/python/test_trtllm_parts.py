@@ -66,12 +66,10 @@ def test_settings_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert read_settings() == {"role": "prefill"}
 
 
-def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_text("0123456789abcdef")
+def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                                        key_path: str) -> None:
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.77")
-    for name, host in (("", "127.0.0.1"), (str(key), "127.0.0.77")):
+    for name, host in (("", "127.0.0.1"), (key_path, "127.0.0.77")):
         monkeypatch.setenv("KVFERRY_KEY_FILE", name)
         with closing(Config(arguments(tmp_path), DECODE).open_node({"engine": "test"}, 0)) as node:
             assert check.address_of(node).rpartition(":")[0] == host
@@ -123,8 +121,12 @@ def test_a_model_without_its_configuration(tmp_path: Path) -> None:
 # ---- what the same bytes mean ----
 
 def fields(folder: Path, **changes: Any) -> dict[str, str]:
-    made = make_config(folder, **changes)
-    return identity_fields(made, Model(made))
+    return fields_of(arguments(folder, **changes))
+
+
+def fields_of(given: Any) -> dict[str, str]:
+    config = Config(given, DECODE)
+    return identity_fields(config, Model(config))
 
 
 @pytest.mark.parametrize(("changes", "field"), [
@@ -143,8 +145,8 @@ def test_rope_by_the_longest_sequence(tmp_path: Path) -> None:
     made = arguments(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(MODEL | {"rope_scaling": {"rope_type": "longrope"}}))
     other = make_arguments({"model": str(tmp_path), "max_seq_len": 99})
-    of = [identity_fields(config := Config(one, DECODE), Model(config)) for one in (made, other)]
-    assert {name for name in of[0] if of[0][name] != of[1][name]} == {"positions"}
+    first, second = fields_of(made), fields_of(other)
+    assert {name for name in first if first[name] != second[name]} == {"positions"}
 
 
 def test_the_models_type_counts_where_none_is_given(tmp_path: Path) -> None:
@@ -153,8 +155,7 @@ def test_the_models_type_counts_where_none_is_given(tmp_path: Path) -> None:
         made = arguments(tmp_path)
         made.dtype = "auto"
         (tmp_path / "config.json").write_text(json.dumps(MODEL | {"torch_dtype": name}))
-        config = Config(made, DECODE)
-        of.append(identity_fields(config, Model(config)))
+        of.append(fields_of(made))
     assert {field for field in of[0] if of[0][field] != of[1][field]} == {"dtype"}
 
 
@@ -162,8 +163,7 @@ def test_the_models_type_counts_where_none_is_given(tmp_path: Path) -> None:
 def test_arguments_that_change_the_model(tmp_path: Path, name: str) -> None:
     plain, made = fields(tmp_path), arguments(tmp_path)
     setattr(made, name, {"sparse": True})
-    config = Config(made, DECODE)
-    other = identity_fields(config, Model(config))
+    other = fields_of(made)
     assert {field for field in plain if plain[field] != other[field]} == {"overrides"}
 
 
@@ -185,8 +185,7 @@ def test_multimodal_models_are_refused(tmp_path: Path, name: str) -> None:
 def test_a_name_in_the_models_file_does_not_count(tmp_path: Path) -> None:
     before = fields(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(MODEL | {"_name_or_path": "elsewhere", "torch_dtype": "float16"}))
-    config = Config(make_arguments({"model": str(tmp_path)}), DECODE)
-    assert identity_fields(config, Model(config)) == before
+    assert fields_of(make_arguments({"model": str(tmp_path)})) == before
 
 
 def test_a_prompt_is_its_whole_blocks_but_for_the_last_token(tmp_path: Path) -> None:

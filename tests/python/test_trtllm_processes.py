@@ -6,37 +6,29 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trtllm_world
 from engines import wait_until
-from trtllm_world import World, offerable, prompt, right_answer
+from trtllm_world import World, offerable, prompt
 
-ANSWER_TOKENS = 4
 TOKENS = 30
 BOUND_S = 8.0
 """Of a request whose producer has failed: stall clocks and retries, and not the load's deadline of 30 s."""
+answer = partial(trtllm_world.answer, limit_s=BOUND_S)
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(tmp_path, monkeypatch, request.param)
-    yield made
-    made.close()
+def world(closes: Callable[[Any], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> World:
+    return closes(World(tmp_path, monkeypatch, request.param))
 
 
 def ranks_of(engine: Any) -> list[int]:
     return [handle._process.pid for handle in engine._ranks]
-
-
-def answer(d: Any, tokens: list[int]) -> int:
-    """How many tokens it had loaded."""
-    asked = d.submit(tokens, ANSWER_TOKENS)
-    d.run(limit_s=BOUND_S)
-    assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS)
-    return len(tokens) - d.counters[asked].computed - d.counters[asked].reused
 
 
 def is_gone(pid: int) -> bool:
@@ -78,8 +70,7 @@ def test_processes_load(world: World, transport: str, ranks: int) -> None:
     p = world.prefill({"transports": transport}, processes=True, ranks=ranks)
     d = world.decode({"transports": transport}, processes=True, ranks=ranks, loop="overlap")
     for seed in range(3):
-        world.hand_over(p, prompt(seed, TOKENS))
-        assert world.load(prompt(seed, TOKENS)) == (offerable(TOKENS), "")
+        world.carry(p, prompt(seed, TOKENS))
         assert answer(d, prompt(seed, TOKENS)) == offerable(TOKENS)
 
 
@@ -89,8 +80,7 @@ def test_a_producer_that_fails(world: World, transport: str, fault: Callable[[An
     p = world.prefill({"transports": transport}, processes=True, ranks=2)
     d = world.decode({"transports": transport, "staged_ttl_ms": 2000}, processes=True, ranks=2)
     tokens = prompt(1, TOKENS)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     try:
         fault(p, which)
         start = time.monotonic()
@@ -111,13 +101,11 @@ def test_a_producer_that_comes_again(world: World) -> None:
     """Its successor, at the same address, knows nothing of the ticket."""
     p, d = world.prefill(processes=True), world.decode(processes=True)
     tokens = prompt(1, TOKENS)
-    world.hand_over(p, tokens)
-    ticket = world.ticket(tokens)
+    ticket = world.ticket(p, tokens)
     kill(p, [0])
     p = world.prefill(processes=True)
     world.hand_over(p, prompt(5, 60))
     world.deposit(ticket, hold_ms=int(BOUND_S * 1000))
     assert answer(d, tokens) == 0
-    world.hand_over(p, prompt(2, TOKENS))
-    assert world.load(prompt(2, TOKENS), hold_ms=int(BOUND_S * 1000)) == (offerable(TOKENS), "")
+    world.carry(p, prompt(2, TOKENS), hold_ms=int(BOUND_S * 1000))
     assert answer(d, prompt(2, TOKENS)) == offerable(TOKENS)

@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ class Schedule:
         for _ in range(MOVES):
             self._draw.choice(moves)()
         self.p.run()
-        self.d.set_chunk_tokens(None)
-        self.d.hold_blocks(0)
+        self.d.fault(chunk_tokens=None, held_blocks=0)
         self.d.run()
         for one, (tokens, count) in self._asked.items():
             if self.d.finished[one] == "length":
@@ -117,11 +117,11 @@ class Schedule:
     def _disturb(self) -> None:
         """Of D's engine."""
         one = max(self._asked, default=0)
-        ways: list[Callable[[], None]] = [lambda: self.d.set_chunk_tokens(self._draw.choice([BLOCK_TOKENS, 2 * BLOCK_TOKENS, None])),
-                                          lambda: self.d.hold_blocks(self._draw.randrange(BLOCKS // 3))]
+        ways: list[Callable[[], None]] = [lambda: self.d.fault(chunk_tokens=self._draw.choice([BLOCK_TOKENS, 2 * BLOCK_TOKENS, None])),
+                                          lambda: self.d.fault(held_blocks=self._draw.randrange(BLOCKS // 3))]
         if self.d.spec.manager == "v2":
-            ways += [lambda: self.d.defer(one, self._draw.randrange(1, 3)),
-                     lambda: self.d.honour_blocks(self._draw.choice([None, 0, 1, 4]))]
+            ways += [lambda: self.d.fault(defer={one: self._draw.randrange(1, 3)}),
+                     lambda: self.d.fault(honour_blocks=self._draw.choice([None, 0, 1, 4]))]
         self._draw.choice(ways)()
 
 
@@ -141,7 +141,7 @@ def test_random_schedules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     offered = loaded = 0
     for first in range(FIRST_SEED, FIRST_SEED + SEEDS, SEEDS_OF_A_WORLD):
         world, p, d = open_world(tmp_path, monkeypatch, first)
-        try:
+        with closing(world):
             for seed in range(first, min(first + SEEDS_OF_A_WORLD, FIRST_SEED + SEEDS)):
                 schedule = Schedule(world, p, d, seed)
                 try:
@@ -151,7 +151,5 @@ def test_random_schedules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 offered += schedule.offerable
                 loaded += schedule.loaded
             world.all_is_back(p, d)
-        finally:
-            world.close()
     print(f"{SEEDS} schedules: {loaded} of {offered} tokens loaded")
     assert loaded > 0

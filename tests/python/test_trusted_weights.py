@@ -91,6 +91,14 @@ def known(made: Weights) -> str:
     return wait_until("the digest", lambda: made.digest)
 
 
+def known_when_read(made: Weights, gate: Gate) -> str:
+    """And not before."""
+    time.sleep(SHORT_S)
+    assert made.digest is None
+    gate.open.set()
+    return known(made)
+
+
 OTHERS: set[threading.Thread] = set()
 """Of tests of before, in other files too: nobody told them that the engine has loaded."""
 
@@ -121,10 +129,7 @@ def test_believed_at_once_and_right(folder: Path, gate: Gate, caplog: pytest.Log
 
 def test_without_trust_they_are_read_first(folder: Path, gate: Gate) -> None:
     made = started(folder, trusts=False)
-    time.sleep(SHORT_S)
-    assert made.digest is None
-    gate.open.set()
-    assert known(made) and len(gate.read) == 2
+    assert known_when_read(made, gate) and len(gate.read) == 2
 
 
 def test_one_byte_has_changed(folder: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,10 +169,7 @@ def test_a_file_that_is_not_believed(folder: Path, gate: Gate, change: Callable[
                                      caplog: pytest.LogCaptureFixture) -> None:
     change(folder)
     made = started(folder)
-    time.sleep(SHORT_S)
-    assert made.digest is None
-    gate.open.set()
-    assert known(made) and any("despite the option weights_digest" in line for line in lines(caplog, logging.WARNING))
+    assert known_when_read(made, gate) and any("despite the option weights_digest" in line for line in lines(caplog, logging.WARNING))
 
 
 @pytest.mark.parametrize("what", ["another size", "another name"])
@@ -177,32 +179,21 @@ def test_what_it_does_not_name_is_read_first(folder: Path, gate: Gate, what: str
     else:
         (folder / "c.safetensors").write_bytes(b"new")
     made = started(folder)
-    time.sleep(SHORT_S)
-    assert made.digest is None
-    gate.open.set()
-    digest = known(made)
+    digest = known_when_read(made, gate)
     until_read()
     assert made.digest == digest == known(started(folder, trusts=False)) and not made.is_disproved
 
 
-def test_a_file_that_changes_after_its_load(folder: Path, gate: Gate) -> None:
+@pytest.mark.parametrize("change", [lambda file: file.write_bytes(file.read_bytes()), Path.unlink], ids=["written", "gone"])
+def test_a_file_that_changes_after_its_load(folder: Path, gate: Gate, change: Callable[[Path], object]) -> None:
     """What is in memory cannot be read any more."""
     made = started(folder)
     known(made)
-    content = (folder / "b.safetensors").read_bytes()
     time.sleep(0.02)
-    (folder / "b.safetensors").write_bytes(content)
+    change(folder / "b.safetensors")
     gate.open.set()
     wait_until("the end of the identity", lambda: made.is_disproved)
     assert made.digest is None
-
-
-def test_a_file_that_is_gone_after_its_load(folder: Path, gate: Gate) -> None:
-    made = started(folder)
-    known(made)
-    (folder / "b.safetensors").unlink()
-    gate.open.set()
-    wait_until("the end of the identity", lambda: made.is_disproved)
 
 
 def test_a_file_that_is_younger_than_the_load_is_not_believed(folder: Path, gate: Gate) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import FakeBlocks, FakeEngine, event, request, step  # noqa: E402
+from fakes import ASKS, BRINGS, TOKENS, FakeBlocks, FakeEngine, event, request, step  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import NotCarried  # noqa: E402
 from kvferry.vllm.content import adapters  # noqa: E402
@@ -28,10 +28,6 @@ from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager  # noqa: E402
 from vllm.v1.core import kv_cache_utils  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
-TOKENS = 80
-ASKS = {"do_remote_decode": True}
-BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
-BLOCKS = {"a": ([5, 6, 7],)}
 SHAPES = {"lora_A": (2, 8), "lora_B": (8, 2)}
 
 
@@ -189,6 +185,11 @@ class Engine(FakeEngine):
         self.settled = self.side.settle()
         return orders
 
+    def learn(self, digests: str) -> None:
+        """And the scheduler's side hears of it."""
+        self.read(digests)
+        self.step()
+
     def ask(self, prompt: str = "a", **fields: Any) -> Any:
         made = request(prompt, TOKENS, **{"lora_request": lora(), **fields})
         self.scheduler.requests[prompt] = made
@@ -269,15 +270,13 @@ def test_an_identity_is_of_the_content(pair: Engine) -> None:
 
 
 def test_published_with_the_adapter_that_it_was_begun_with(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     assert engine.prefill(engine.ask(params=ASKS)).publish
     assert len(engine.workers[0]._node.of("lease_publish")) == 1 and not engine.reasons("no_tickets")
 
 
 def test_not_published_if_the_rank_reads_another_one_in_the_step(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     a = engine.ask(params=ASKS)
     read_first = engine.workers[0].start_loads
     engine.workers[0].start_loads = lambda orders: (read_first(orders), engine.read("y"))  # type: ignore[method-assign]
@@ -288,8 +287,7 @@ def test_not_published_if_the_rank_reads_another_one_in_the_step(engine: Engine)
 
 @pytest.mark.parametrize("between", ["y", "yx"])
 def test_no_ticket_if_another_one_was_read_between_chunks(engine: Engine, between: str) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     a = engine.ask(params=ASKS)
     engine.step(step(tokens={"a": 32}))
     for content in between:
@@ -307,8 +305,7 @@ def test_not_read_when_it_begins(engine: Engine) -> None:
 
 
 def test_loaded_with_the_adapter_that_the_rank_has(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     engine.arrived()
     assert len(engine.workers[0]._node.of("load_start")) == 1 and not engine.reasons("not_loaded")
 
@@ -316,8 +313,7 @@ def test_loaded_with_the_adapter_that_the_rank_has(engine: Engine) -> None:
 @pytest.mark.parametrize("what", ["xy", "x "], ids=["another", "dropped"])
 def test_a_rank_with_another_one_loads_nothing(pair: Engine, what: str) -> None:
     """It knows before the scheduler's side does; the other rank is told to stop."""
-    pair.read("xx")
-    pair.step()
+    pair.learn("xx")
     b = pair.load()
     pair.read(what)
     assert pair.step().load
@@ -331,8 +327,7 @@ def test_a_rank_with_another_one_loads_nothing(pair: Engine, what: str) -> None:
 
 
 def test_dropped_by_a_call_while_it_loads(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     b = engine.load()
     (load,) = engine.step().load
     engine.workers[0]._node.events.append(event(_kvferry.EVENT_RELEASED, load[0]))
@@ -345,8 +340,7 @@ def test_dropped_by_a_call_while_it_loads(engine: Engine) -> None:
 @pytest.mark.parametrize("how", ["add_lora", "remove_lora", "collective_rpc", "a step"])
 def test_loaded_but_not_begun(engine: Engine, how: str, what: str) -> None:
     """vLLM may have cached the blocks by then."""
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     b = engine.arrived()
     if how == "a step":
         engine.read(what)
@@ -359,12 +353,10 @@ def test_loaded_but_not_begun(engine: Engine, how: str, what: str) -> None:
 
 
 def test_once_begun_it_is_vllm_s(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     b = engine.arrived()
     engine.step(step(tokens={"b": 1}))
-    engine.read("y")
-    engine.step()
+    engine.learn("y")
     assert b.num_computed_tokens == TOKENS and not engine.side._consumer._unstarted
 
 
@@ -380,8 +372,7 @@ def test_news_that_overtake_one_another() -> None:
 
 def swapped(engine: Engine, ok: bool, lora_id: int = 1) -> bytes | NotCarried:
     """A content under the name and path of another one that has computed blocks; `ok` says whether the cache can be emptied."""
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     engine.side.finish(engine.ask())
     engine.ok = ok
     engine.call("add_lora", lora(lora_id), meanwhile=lambda: engine.read("y", lora_id))
@@ -409,8 +400,7 @@ def test_cached_blocks_of_another_content(engine: Engine, by_path: bool, lora_id
 
 def test_a_name_that_gets_another_content_and_path(engine: Engine, by_path: bool) -> None:
     """Neither is handed over, nor loaded, while vLLM's cache may give a request the blocks of both."""
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     engine.side.finish(engine.ask())
     engine.ok, again = False, {"lora_request": lora(2, "/elsewhere")}
     engine.call("add_lora", again["lora_request"], meanwhile=lambda: engine.read("y", 2))
@@ -432,20 +422,17 @@ def test_the_cache_is_emptied_at_once_if_nobody_uses_it(engine: Engine) -> None:
 
 
 def test_another_content_and_the_old_one_again(engine: Engine) -> None:
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     engine.ask("lives on")
     engine.read("y")
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     assert identity(engine) is NotCarried.CACHE_OLD
     assert SEVERAL in engine.side._prompts.adapters._cached.values()
 
 
 def test_read_anew_in_every_step(engine: Engine) -> None:
     """vLLM's server leaves the flag in the requests after a call; without one the files may change whenever they like."""
-    engine.read("x")
-    engine.step()
+    engine.learn("x")
     in_place = lora(load_inplace=True)
     assert identity(engine, lora_request=in_place) is NotCarried.LORA_UNKNOWN
     engine.call("add_lora", in_place)

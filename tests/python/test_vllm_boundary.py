@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -12,11 +11,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from engines import Log  # noqa: E402
 from fakes import join, request, step, vllm_scheduler  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.boundary import NotStoppedError  # noqa: E402
-from kvferry.engine.log import logger  # noqa: E402
 from kvferry.engine.metrics import Meter, merge_data, no_data  # noqa: E402
 from kvferry.vllm import seam, worker  # noqa: E402
 from kvferry.vllm.content import adapters  # noqa: E402
@@ -24,7 +23,7 @@ from kvferry.vllm.scheduler import Scheduler  # noqa: E402
 from kvferry.vllm.worker import Worker  # noqa: E402
 from model_engine import ModelEngine, right_answer  # noqa: E402
 from test_vllm_engine_core import Engine, wrapped  # noqa: E402
-from test_vllm_scheduler import ASKS, KINDS, PROMPT, prefill, run, stat, used  # noqa: E402
+from test_vllm_scheduler import ASKS, KINDS, PROMPT, carry, decode, prefill, run, stat, used  # noqa: E402
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
@@ -38,31 +37,20 @@ class Mistake(Exception):
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngine]]:
-    made: list[ModelEngine] = []
-
-    def make(*args: Any, **kwargs: Any) -> ModelEngine:
-        made.append(ModelEngine(monkeypatch, *args, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Callable[..., ModelEngine]:
+    return lambda *args, **kwargs: closes(ModelEngine(monkeypatch, *args, **kwargs))
 
 
 @pytest.fixture
-def tracebacks(internal_errors: list[str]) -> Iterator[list[str]]:
-    """Of which hooks the log has one. Internal errors are expected."""
-    said: list[str] = []
+def core(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Of two ranks, without vLLM."""
+    return Engine(monkeypatch)
 
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info:
-                said.append(str(record.args[0]))  # type: ignore[index]
-    handler = Handler()
-    logger.addHandler(handler)
-    yield said
-    logger.removeHandler(handler)
+
+@pytest.fixture
+def tracebacks(internal_errors: list[str], log: Log) -> Iterator[list[str]]:
+    """Of which hooks the log has one. Internal errors are expected."""
+    yield log.tracebacks
     internal_errors.clear()
 
 
@@ -107,12 +95,6 @@ def worker_of(engine: ModelEngine, rank: int = 0) -> Worker:
 
 def gauge(engine: ModelEngine, name: str) -> int:
     return sum(value for rank in engine.ranks for what, _, value, _ in rank.connector._worker._node.stats() if what == name)
-
-
-def carry(p: ModelEngine, d: ModelEngine, name: str, prompt: list[int]) -> None:
-    d.ask(name, prompt, 5, prefill(p, name, prompt))
-    run([p, d], lambda: name in d.finished)
-    assert is_right(d, name, prompt)
 
 
 def holds_back(monkeypatch: pytest.MonkeyPatch, p: ModelEngine) -> Callable[[], None]:
@@ -184,9 +166,8 @@ def test_a_lease_ends_before_its_blocks_are_another_s(engine: Callable[..., Mode
     assert prefill(p, "a", PROMPT) is None and tickets[0]
     p.ask("over it", OTHER, 60)
     run([p], lambda: "over it" in p.finished)
-    d.ask("a", PROMPT, 5, tickets[0])
-    run([p, d], lambda: "a" in d.finished)
-    assert is_right(d, "a", PROMPT) and stat(d, "verdicts", "recompute") == 1
+    decode(p, d, "a", PROMPT, tickets[0])
+    assert stat(d, "verdicts", "recompute") == 1
 
 
 @KINDS
@@ -198,8 +179,7 @@ def test_a_client_leaves_under_its_load(engine: Callable[..., ModelEngine], monk
     tickets = {name: prefill(p, name, prompt) for name, prompt in (("a", OTHER), ("b", LAST))}
     for name, prompt in (("a", OTHER), ("b", LAST)):
         d.ask(name, prompt, 5, tickets[name])
-    for _ in range(4):
-        d.step()
+    d.steps(4)
     assert gauge(d, "loads_open") == 2 and (before := used(d)) > 0
     breaks(monkeypatch, Scheduler.finish, d.side, "a", after)
     d.abort("a")
@@ -230,8 +210,7 @@ def test_an_end_that_fails_halfway(engine: Callable[..., ModelEngine], monkeypat
     p, d = engine("p"), engine("d")
     holds_back(monkeypatch, p)
     d.ask("a", OTHER, 5, prefill(p, "a", OTHER))
-    for _ in range(4):
-        d.step()
+    d.steps(4)
     before = used(d)
     if call == "request_cancel":
         d.side._consumer._node = Broken(d.side._node, call)
@@ -266,9 +245,8 @@ def test_giving_up_that_fails_stops_all(engine: Callable[..., ModelEngine], monk
     ticket = prefill(p, "a", OTHER)
     breaks(monkeypatch, Scheduler.admit, d.side, "a", after=True)
     monkeypatch.setattr(d.side, "give_up", _raise)
-    d.ask("a", OTHER, 5, ticket)
-    run([p, d], lambda: "a" in d.finished)
-    assert is_right(d, "a", OTHER) and d.side.stopped and tracebacks == ["admit", "give_up"]
+    decode(p, d, "a", OTHER, ticket)
+    assert d.side.stopped and tracebacks == ["admit", "give_up"]
     run([p, d], lambda: used(p) == used(d) == 0)
 
 
@@ -350,8 +328,7 @@ def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: 
     tickets = {name: prefill(p, name, prompt) for name, prompt in prompts.items()}
     for name in ("under way", "left"):
         d.ask(name, prompts[name], 5, tickets[name])
-    for _ in range(4):
-        d.step()
+    d.steps(4)
     assert gauge(d, "loads_open") == 2 * ranks
     raised = breaks(monkeypatch, hook, side_of(d, hook), after=after)
     d.abort("left")
@@ -363,9 +340,8 @@ def test_all_loads_are_stopped(engine: Callable[..., ModelEngine], monkeypatch: 
     is_stopped(d, numbers, hook.__name__)
     assert p.reset()
     run([p, d], lambda: not [value for name, _, value, _ in d.side._node.stats() if name == "requests_open" and value])
-    d.ask("after", OTHER, 5, prefill(p, "after", OTHER))
-    run([p, d], lambda: "after" in d.finished)
-    assert is_right(d, "after", OTHER) and gauge(d, "loads_open") == 0
+    carry(p, d, "after", OTHER)
+    assert gauge(d, "loads_open") == 0
     assert p.reset()
     run([p, d], lambda: used(p) == used(d) == 0)
 
@@ -492,114 +468,107 @@ RETURN_NOTHING = {"resume_scheduler", "set_weight_version"}
 
 
 @pytest.mark.parametrize("case", BETWEEN)
-def test_what_wraps_vllm_s_methods(monkeypatch: pytest.MonkeyPatch, case: str, tracebacks: list[str],
+def test_what_wraps_vllm_s_methods(core: Engine, monkeypatch: pytest.MonkeyPatch, case: str, tracebacks: list[str],
                                    numbers: dict[str, Any]) -> None:
     name, args, inside = BETWEEN[case]
-    engine = Engine(monkeypatch)
-    engine.shutdown_state, engine.vllm_config.shutdown_timeout = SimpleNamespace(name="REQUESTED"), 0
-    engine.vllm_config.lora_config = object() if "lora" in name else None
-    engine.lend()
-    b = engine.load()
-    monkeypatch.setattr(engine.side.content if hasattr(engine.side.content, inside) else engine.side, inside, _raise)
-    result, found = wrapped(name, engine, *args, result=True)
+    core.shutdown_state, core.vllm_config.shutdown_timeout = SimpleNamespace(name="REQUESTED"), 0
+    core.vllm_config.lora_config = object() if "lora" in name else None
+    core.lend()
+    b = core.load()
+    monkeypatch.setattr(core.side.content if hasattr(core.side.content, inside) else core.side, inside, _raise)
+    result, found = wrapped(name, core, *args, result=True)
     assert (result or name in RETURN_NOTHING) and (found == [] if case in BEFORE_IT else found is not None)
-    assert engine.side.stopped and all(node.of("unregister") for node in engine.nodes) and len(tracebacks) == 1
-    assert engine.held == [] and b.num_computed_tokens == 0
-    assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and "b" in engine.freed
-    engine.side.stats()
+    assert core.side.stopped and all(node.of("unregister") for node in core.nodes) and len(tracebacks) == 1
+    assert core.held == [] and b.num_computed_tokens == 0
+    assert core.scheduler.finished_recving_kv_req_ids == {"b"} and "b" in core.freed
+    core.side.stats()
     assert sum(numbers["counters"]["internal_errors"].values()) == 1
     assert numbers["gauges"]["transfers_stopped"] == {"control": 1}
     monkeypatch.undo()
-    assert not engine.offers()
+    assert not core.offers()
     a = request("again", 80, params=ASKS)
-    engine.side.arrive(a)
-    assert not engine.side.orders(step(tokens={"again": 80})).publish and engine.side.finish(a) == (False, None)
+    core.side.arrive(a)
+    assert not core.side.orders(step(tokens={"again": 80})).publish and core.side.finish(a) == (False, None)
 
 
-def test_a_rank_that_fails_between_steps(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
-    engine = Engine(monkeypatch)
-    engine.lend()
-    engine.load()
-    breaks(monkeypatch, Worker.end_transfers, engine.workers[1])
-    assert wrapped("reset_prefix_cache", engine, result=True) == (True, [])
-    assert tracebacks == ["end_transfers"] and engine.side.stopped and engine.workers[0].stopped
+def test_a_rank_that_fails_between_steps(core: Engine, monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
+    core.lend()
+    core.load()
+    breaks(monkeypatch, Worker.end_transfers, core.workers[1])
+    assert wrapped("reset_prefix_cache", core, result=True) == (True, [])
+    assert tracebacks == ["end_transfers"] and core.side.stopped and core.workers[0].stopped
 
 
-def test_blocks_of_reads_that_have_not_ended_stay_aside(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
+def test_blocks_of_reads_that_have_not_ended_stay_aside(core: Engine, monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
     """A stopped rank is slow once, not in each of its hooks."""
-    engine = Engine(monkeypatch)
-    b = engine.load()
-    engine.nodes[1].status["unregister"] = _kvferry.AGAIN
-    breaks(monkeypatch, Scheduler.orders, engine.side)
-    engine.side.orders(step())
-    assert engine.manager.popped == ["b"] and "block 1" not in engine.freed and b.num_computed_tokens == 0
-    assert engine.scheduler.finished_recving_kv_req_ids == {"b"} and tracebacks == ["orders"]
+    b = core.load()
+    core.nodes[1].status["unregister"] = _kvferry.AGAIN
+    breaks(monkeypatch, Scheduler.orders, core.side)
+    core.side.orders(step())
+    assert core.manager.popped == ["b"] and "block 1" not in core.freed and b.num_computed_tokens == 0
+    assert core.scheduler.finished_recving_kv_req_ids == {"b"} and tracebacks == ["orders"]
     waits: list[float] = []
     monkeypatch.setattr(engine_worker.time, "sleep", waits.append)
     monkeypatch.setattr(engine_worker, "CONFIRM_S", 10.0)
     for _ in range(3):
-        engine.workers[1].before_forward(engine.side.orders(step()))
+        core.workers[1].before_forward(core.side.orders(step()))
     assert len(waits) <= 3
     with pytest.raises(RuntimeError, match="has not ended"):
-        engine.workers[1].leave()
-    assert engine.workers[0].leave() is None
+        core.workers[1].leave()
+    assert core.workers[0].leave() is None
 
 
-def test_frees_soon(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
-    engine = Engine(monkeypatch)
-    engine.lend()
-    breaks(monkeypatch, Scheduler.frees_soon, engine.side)
-    assert engine.side.frees_soon() is False and engine.side.stopped and engine.held == [] and tracebacks == ["frees_soon"]
+def test_frees_soon(core: Engine, monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
+    core.lend()
+    breaks(monkeypatch, Scheduler.frees_soon, core.side)
+    assert core.side.frees_soon() is False and core.side.stopped and core.held == [] and tracebacks == ["frees_soon"]
 
 
-def test_an_end_that_nobody_can_be_sure_of_goes_through(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
+def test_an_end_that_nobody_can_be_sure_of_goes_through(core: Engine, monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
     """And again in each later hook: vLLM answers a call that has failed, and lives."""
-    engine = Engine(monkeypatch)
-    a = engine.lend()
-    engine.load()
-    engine.nodes[1].unregister = _raise  # type: ignore[method-assign]
-    monkeypatch.setattr(engine.side, "ending", _raise)
+    a = core.lend()
+    core.load()
+    core.nodes[1].unregister = _raise  # type: ignore[method-assign]
+    monkeypatch.setattr(core.side, "ending", _raise)
     for _ in range(2):
         with pytest.raises(NotStoppedError):
-            wrapped("reset_prefix_cache", engine, result=True)
+            wrapped("reset_prefix_cache", core, result=True)
     for hook, args in [("arrive", (a,)), ("offer", (a, 0)), ("admit", (a, None, 0)), ("finish", (a,)), ("frees_soon", ()),
                        ("orders", (step(),)), ("update", (KVConnectorOutput(),))]:
         with pytest.raises(NotStoppedError):
-            getattr(engine.side, hook)(*args)
-    assert engine.held == [5, 6, 7] and tracebacks == ["reset_prefix_cache"]
+            getattr(core.side, hook)(*args)
+    assert core.held == [5, 6, 7] and tracebacks == ["reset_prefix_cache"]
     with pytest.raises(Mistake):
-        engine.workers[1].stop("why")
+        core.workers[1].stop("why")
     for hook in ("before_forward", "start_loads", "publish", "finished", "answer"):
         with pytest.raises(Mistake):
-            getattr(engine.workers[1], hook)(None)
+            getattr(core.workers[1], hook)(None)
 
 
 # ---- where adapters are read ----
 
-def test_adapters_of_which_nobody_knows(monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
+def test_adapters_of_which_nobody_knows(core: Engine, monkeypatch: pytest.MonkeyPatch, tracebacks: list[str]) -> None:
     """vLLM's own call is none the worse; the rank's next hook stops all."""
-    engine = Engine(monkeypatch)
-    known, manager = engine.workers[0]._adapters, SimpleNamespace(lora_config=None)
+    known, manager = core.workers[0]._adapters, SimpleNamespace(lora_config=None)
     monkeypatch.setattr(adapters, "loaded_adapters", lambda config: known)
     monkeypatch.setattr(adapters, "digest_of", lambda *lora: b"digest")
     monkeypatch.setattr(seam, "adapters_in_memory", _raise)
     lora = SimpleNamespace(id=1)
     assert adapters._load_adapter(lambda *args: lora, manager, SimpleNamespace(lora_name="x")) is lora
-    assert engine.workers[0].report().stopped and tracebacks == ["report"]
+    assert core.workers[0].report().stopped and tracebacks == ["report"]
 
 
 # ---- the start ----
 
-def test_the_start_has_no_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
-    engine.shutdown_state = SimpleNamespace(name="RUNNING")
+def test_the_start_has_no_boundary(core: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    core.shutdown_state = SimpleNamespace(name="RUNNING")
     for name in ("_handle_shutdown", "add_request"):
-        engine.side.joined = False
+        core.side.joined = False
         with monkeypatch.context() as broken:
-            broken.setattr(engine.side._node, "set_ranks", _raise)
+            broken.setattr(core.side._node, "set_ranks", _raise)
             with pytest.raises(Mistake):
-                wrapped(name, engine)
-    side = engine.workers[0]
+                wrapped(name, core)
+    side = core.workers[0]
     monkeypatch.setattr(worker, "pool_of", _raise)
     side.register({"layer": None})
     for call in (side.open, side.address):
@@ -608,5 +577,5 @@ def test_the_start_has_no_boundary(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Exception, match="requests that fail"):
         scheduler = vllm_scheduler()
         scheduler.grammar_compile_error_reqs = []
-        join(engine.side, scheduler, [])
-    assert not engine.side.stopped and not side.stopped
+        join(core.side, scheduler, [])
+    assert not core.side.stopped and not side.stopped

@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import (  # noqa: E402
+    BRINGS,
+    TOKENS,
     FakeBlocks,
     FakeFailures,
     FakeManager,
@@ -31,8 +33,6 @@ from kvferry.vllm import consumer as vllm_consumer  # noqa: E402
 from kvferry.vllm.consumer import Consumer  # noqa: E402
 from kvferry.vllm.seam import Pool  # noqa: E402
 
-TOKENS = 80
-PARAMS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 RECOMPUTE, FAIL = _kvferry.ACTION_RECOMPUTE, _kvferry.ACTION_FAIL
 NONE = _kvferry.BLOCK_NONE
 NO_OPTION = '"bad" is not an option of a request: those are policy, auto_max_recompute_tokens, and load_timeout_ms'
@@ -42,7 +42,7 @@ NO_TEXT, NO_OBJECT = "in vllm_xargs they are JSON text of at most 512 characters
 class Side:
     """A consumer with one request, `a`."""
 
-    def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = PARAMS,
+    def __init__(self, ranks: int = 1, groups: int = 1, params: dict[str, Any] = BRINGS,
                  open_status: int = _kvferry.OK, refusal: Any = None, sliding: bool = False,
                  tokens: int = TOKENS, options: dict[str, Any] | None = None, xargs: dict[str, Any] | None = None,
                  policy: str = "recompute") -> None:
@@ -103,6 +103,18 @@ class Side:
     def settle(self) -> set[str]:
         return self.consumer.settle(self.consumer.settled())
 
+    def end(self, status: int = _kvferry.OK, good_tokens: int = 0) -> None:
+        """Of the load: vLLM hears of it."""
+        self.report(status, good_tokens)
+        self.release()
+        assert self.settle() == {"a"}
+
+
+def admitted(**fields: Any) -> Side:
+    side = Side(**fields)
+    side.admit()
+    return side
+
 
 def test_an_ordinary_request_is_left_alone() -> None:
     side = Side(params={"do_remote_decode": True})
@@ -143,8 +155,7 @@ def test_a_load_is_used() -> None:
 
 
 def test_all_ranks_have_to_be_released() -> None:
-    side = Side(ranks=2)
-    side.admit()
+    side = admitted(ranks=2)
     side.report()
     side.release(1)
     side.release(1)
@@ -161,37 +172,23 @@ def test_reports_go_to_the_library() -> None:
 
 def test_what_another_adapter_leaves_out_is_no_failed_load() -> None:
     """The library would count a release without a report as one, and take it from the budget."""
-    side = Side()
-    side.admit()
+    side = admitted()
     side.consumer.receive(RankReport(0, released={side.id}, refused={side.id}))
     calls = [call for call, _ in side.node.calls]
     assert calls.index("request_cancel") < calls.index("request_released")
 
 
-def test_a_prefix_is_kept() -> None:
-    side = Side()
-    side.admit()
-    side.report(_kvferry.LEASE_EXPIRED, 64)
-    side.release()
-    assert side.settle() == {"a"}
-    assert side.a.num_computed_tokens == 64
-    assert side.manager.freed == [] and side.manager.zeroed == []
-
-
-def test_nothing_is_kept() -> None:
-    side = Side()
-    side.admit()
-    side.report(_kvferry.PEER_DOWN)
-    side.release()
-    assert side.settle() == {"a"}
-    assert side.a.num_computed_tokens == 0
-    assert side.manager.freed == ["a"]
+@pytest.mark.parametrize("status, kept_tokens, freed", [(_kvferry.LEASE_EXPIRED, 64, []), (_kvferry.PEER_DOWN, 0, ["a"])])
+def test_a_prefix_is_kept(status: int, kept_tokens: int, freed: list[str]) -> None:
+    side = admitted()
+    side.end(status, kept_tokens)
+    assert side.a.num_computed_tokens == kept_tokens
+    assert side.manager.freed == freed and side.manager.zeroed == []
     assert side.consumer.offer(side.a, 0) == (0, False)
 
 
 def test_a_failed_load_is_ended_by_vllm() -> None:
-    side = Side(policy="fail")
-    side.admit()
+    side = admitted(policy="fail")
     side.report(_kvferry.LEASE_EXPIRED)
     side.release()
     assert side.failures.recorded == [] and side.errors == set()
@@ -214,8 +211,7 @@ def test_cancelled_before_admission() -> None:
 
 
 def test_cancelled_while_loading() -> None:
-    side = Side(ranks=2)
-    side.admit()
+    side = admitted(ranks=2)
     assert side.consumer.finish(side.a)
     assert side.node.of("request_cancel") == [side.id]
     assert side.orders().abort == [side.id]
@@ -228,8 +224,7 @@ def test_cancelled_while_loading() -> None:
 
 
 def test_cancelled_when_it_is_released() -> None:
-    side = Side()
-    side.admit()
+    side = admitted()
     side.release()
     assert side.consumer.finish(side.a)
     assert side.settle() == set()
@@ -281,8 +276,7 @@ def test_decided_before_admission() -> None:
 
 @pytest.mark.parametrize("stuck, status", [(True, _kvferry.TRANSFER_STALLED), (False, _kvferry.RANK_LOST)])
 def test_a_load_that_is_not_released_is_quarantined(stuck: bool, status: int) -> None:
-    side = Side(ranks=2)
-    side.admit()
+    side = admitted(ranks=2)
     if stuck:
         side.report(status, 64)
         side.release(0, stuck={side.id})
@@ -303,8 +297,7 @@ def test_a_load_that_is_not_released_is_quarantined(stuck: bool, status: int) ->
 
 
 def test_a_load_is_waited_for_whatever_others_do() -> None:
-    side = Side()
-    side.admit()
+    side = admitted()
     side.stuck(side.id + 1)
     side.report(_kvferry.TRANSFER_STALLED, 32)
     assert side.settle() == set() and side.manager.popped == []
@@ -313,8 +306,7 @@ def test_a_load_is_waited_for_whatever_others_do() -> None:
 
 
 def test_a_discarded_load_that_is_not_released_is_quarantined() -> None:
-    side = Side()
-    side.admit()
+    side = admitted()
     side.consumer.discard_all()
     assert side.settle() == set()
     side.stuck()
@@ -326,8 +318,7 @@ def test_a_discarded_load_that_is_not_released_is_quarantined() -> None:
 
 
 def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
-    side = Side(policy="fail")
-    side.admit()
+    side = admitted(policy="fail")
     side.stuck()
     side.report(_kvferry.DEADLINE)
     assert side.settle() == set() and side.errors == {"a"} and side.manager.popped == ["a"]
@@ -336,7 +327,7 @@ def test_a_failed_load_that_is_not_released_is_quarantined() -> None:
 
 def another(side: Side, name: str, ticket: str = "another ticket") -> Any:
     """A request with a ticket, and its id in side.node.opened[-1]."""
-    made = request(name, TOKENS, params=PARAMS | {"kvferry_ticket": ticket})
+    made = request(name, TOKENS, params=BRINGS | {"kvferry_ticket": ticket})
     side.consumer.arrive(made)
     return made
 
@@ -345,7 +336,7 @@ def another(side: Side, name: str, ticket: str = "another ticket") -> Any:
 
 
 def with_the_same_ticket(side: Side, name: str) -> Any:
-    return another(side, name, PARAMS["kvferry_ticket"])
+    return another(side, name, BRINGS["kvferry_ticket"])
 
 
 def waits(side: Side, waiting: Any) -> bool:
@@ -361,9 +352,7 @@ def test_requests_with_one_ticket_wait_for_the_first_load() -> None:
     assert waits(side, b) and waits(side, b) and waits(side, c)
     assert side.node.of("request_wait") == [side.id + 1, side.id + 2]
     assert side.consumer.offer(b, 64) == (16, True)  # of what is missing the first one loads nothing
-    side.report()
-    side.release()
-    assert side.settle() == {"a"}
+    side.end()
     assert side.node.of("request_wait_over") == [side.id + 1, side.id + 2]
     assert waits(side, b)  # vLLM caches the blocks when it takes the request up
     assert side.node.of("request_wait") == [side.id + 1, side.id + 2]  # and nobody's time runs meanwhile
@@ -399,7 +388,7 @@ def test_a_wait_is_taken_from_the_time_of_the_load(monkeypatch: pytest.MonkeyPat
     now_s = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     side = Side()
-    params = PARAMS | {"kvferry_options": {"load_timeout_ms": "5000"}}
+    params = BRINGS | {"kvferry_options": {"load_timeout_ms": "5000"}}
     b = request("b", TOKENS, params=params)
     side.consumer.arrive(b)
     side.admit()
@@ -477,11 +466,8 @@ def test_bytes_are_those_of_what_is_missing() -> None:
 
 def test_preempted_after_its_load() -> None:
     """Its lease has ended: it is computed here, and counted, once for each time."""
-    side = Side()
-    side.admit()
-    side.report()
-    side.release()
-    assert side.settle() == {"a"}
+    side = admitted()
+    side.end()
     side.consumer.start({"a"}, ())
     assert side.counters.take() == {}
     side.consumer.start((), {"a", "somebody else"})
@@ -500,24 +486,21 @@ def test_several_groups() -> None:
 @pytest.mark.parametrize("said", [True, False])
 def test_another_prompt_of_the_same_ticket_does_not_disturb(said: bool) -> None:
     """vLLM makes up such a request, and aborts it at once, when a client has hung up."""
-    side = Side()
-    side.admit()
-    made_up = request("made up", 1, params=dict(PARAMS), abort_immediately=said)
+    side = admitted()
+    made_up = request("made up", 1, params=dict(BRINGS), abort_immediately=said)
     side.node.status["request_open"] = _kvferry.BAD_TICKET
     side.consumer.arrive(made_up)
     side.consumer.finish(made_up)
     assert len(side.node.of("request_open")) == (1 if said else 2)
     assert side.node.of("request_cancel") == [] and side.orders() == StepOrders()
-    side.report()
-    side.release()
-    assert side.settle() == {"a"}
+    side.end()
 
 
 def test_a_request_has_options_of_its_own() -> None:
-    side = Side(params={**PARAMS, "kvferry_options": {"load_timeout_ms": 1500}})
+    side = Side(params={**BRINGS, "kvferry_options": {"load_timeout_ms": 1500}})
     (load,) = side.admit().load
     assert load[3] == 1500
-    refused = Side(params={**PARAMS, "kvferry_options": {"policy": "fail", "auto_max_recompute_tokens": 7}},
+    refused = Side(params={**BRINGS, "kvferry_options": {"policy": "fail", "auto_max_recompute_tokens": 7}},
                    open_status=_kvferry.BAD_TICKET)
     assert refused.node.of("request_refused") == [
         (_kvferry.BAD_TICKET, TOKENS, {"policy": "fail", "auto_max_recompute_tokens": "7"})]
@@ -531,7 +514,7 @@ def test_a_request_has_options_of_its_own() -> None:
 ])
 def test_bad_options_are_the_clients_mistake(options: Any, said: str) -> None:
     refusal = verdict(FAIL, _kvferry.INVALID)
-    side = Side(params={**PARAMS, "kvferry_options": options}, refusal=refusal)
+    side = Side(params={**BRINGS, "kvferry_options": options}, refusal=refusal)
     assert side.errors == {"a"}
     assert side.failures.recorded == [("a", refusal, None)] and side.failures.mistakes == [said]
     assert side.node.of("request_refused") == [(_kvferry.INVALID, TOKENS, {})]
@@ -546,7 +529,7 @@ def test_options_come_through_routers_that_overwrite_the_parameters() -> None:
     xargs = {"kvferry_options": '{"policy": "fail", "load_timeout_ms": 1500}', "else": 1}
     (load,) = Side(xargs=xargs).admit().load
     assert load[3] == 1500
-    refused = Side(params={**PARAMS, "kvferry_options": {"policy": "recompute"}}, xargs=xargs, open_status=_kvferry.BAD_TICKET)
+    refused = Side(params={**BRINGS, "kvferry_options": {"policy": "recompute"}}, xargs=xargs, open_status=_kvferry.BAD_TICKET)
     assert refused.node.of("request_refused") == [
         (_kvferry.BAD_TICKET, TOKENS, {"policy": "recompute", "load_timeout_ms": "1500"})]
 
@@ -563,7 +546,7 @@ def test_bad_options_in_text(given: Any, said: str) -> None:
 
 def test_reasons_of_requests_that_nobody_asks_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_consumer, "STOP_REASONS_MAX", 2)
-    side = Side(params={**PARAMS, "kvferry_options": "x"}, refusal=verdict(FAIL, _kvferry.INVALID))
+    side = Side(params={**BRINGS, "kvferry_options": "x"}, refusal=verdict(FAIL, _kvferry.INVALID))
     for name in "bc":
         side.consumer.arrive(request(name, TOKENS, params=side.a.kv_transfer_params))
     assert side.consumer.stop_reasons == dict.fromkeys("bc", "kvferry:invalid:retry=0")
@@ -592,8 +575,7 @@ def test_with_windows_a_prompt_of_one_token_is_computed() -> None:
 
 
 def test_a_discarded_load_is_computed_when_it_is_released() -> None:
-    side = Side()
-    side.admit()
+    side = admitted()
     assert side.consumer.discard_all() == [side.id] and side.node.of("request_cancel") == [side.id]
     side.report(_kvferry.CANCELLED)
     assert side.settle() == set() and side.consumer.unreleased([side.id]) == [side.id]
@@ -606,8 +588,7 @@ def test_a_discarded_load_is_computed_when_it_is_released() -> None:
 
 
 def test_a_discarded_load_whose_client_leaves() -> None:
-    side = Side()
-    side.admit()
+    side = admitted()
     side.consumer.discard_all()
     assert side.consumer.finish(side.a)
     assert side.consumer.discard_all() == [side.id] == side.consumer.unreleased([side.id])

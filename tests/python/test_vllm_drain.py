@@ -73,15 +73,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
-
-    def make(*arguments: Any, **more: Any) -> Engine:
-        made.append(Engine(*arguments, **more))
-        return made[-1]
-    yield make
-    for one in made:
-        one.close()
+def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
+    return lambda *arguments, **more: closes(Engine(*arguments, **more))
 
 
 class Client:
@@ -413,18 +406,17 @@ def url() -> Iterator[str]:
     thread.join()
 
 
-def test_drain_by_its_api_server(engine: Callable[..., Engine], capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path,
-                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_by_its_api_server(engine: Callable[..., Engine], capsys: pytest.CaptureFixture[str], url: str, key_path: str,
+                                 tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "SETTLE_NS", 0)
     monkeypatch.setattr(front, "LOOK_S", 0.0)
     one = engine()
-    key, other_key = tmp_path / "key", tmp_path / "other"
-    key.write_bytes(KEY)
+    other_key = tmp_path / "other"
     other_key.write_bytes(OTHER_KEY)
     assert "give --key-file" in run(capsys, "drain", url)[1]
     assert "not proved" in run(capsys, "drain", url, "--key-file", str(other_key))[1]
     assert ask(one.folder, {"ask": STATE})["phase"] == OPEN
-    status, said = run(capsys, "drain", f"http://{url}/", "--key-file", str(key), "--grace-ms", "0")
+    status, said = run(capsys, "drain", f"http://{url}/", "--key-file", key_path, "--grace-ms", "0")
     assert status == 0 and said.startswith("engine engine: ended")
 
 
@@ -456,10 +448,8 @@ def folder_of(sides: Sides) -> Path:
 
 
 @pytest.fixture
-def sides(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sides]:
-    made = Sides(monkeypatch)
-    yield made
-    made.close()
+def sides(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Sides:
+    return closes(Sides(monkeypatch))
 
 
 def state_of(sides: Sides) -> dict[str, Any]:
@@ -518,18 +508,12 @@ def test_a_shutdown_closes_at_once(sides: Sides) -> None:
     assert drain.read_notice(folder_of(sides)) is not None
 
 
-def test_the_engine_s_own_key_and_grace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.write_bytes(KEY)
-    key.chmod(0o600)
-    made = Sides(monkeypatch, key_file=str(key), drain_grace_ms=7000)
-    try:
-        with pytest.raises(PermissionError):
-            ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(OTHER_KEY, "n", "")})
-        state = ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(KEY, "n", "")})
-        assert 6000 < state["closes_in_ms"] <= 7000
-    finally:
-        made.close()
+def test_the_engine_s_own_key_and_grace(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any], key_path: str) -> None:
+    made = closes(Sides(monkeypatch, key_file=key_path, drain_grace_ms=7000))
+    with pytest.raises(PermissionError):
+        ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(OTHER_KEY, "n", "")})
+    state = ask(folder_of(made), {"ask": DRAIN_PROVED, "nonce": "n", "proof": drain.proof_of(KEY, "n", "")})
+    assert 6000 < state["closes_in_ms"] <= 7000
     assert json.loads(json.dumps(state)) == state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import FakeBlocks, FakeEngine, FakeNode, event, request, step, vllm_config  # noqa: E402
+from fakes import ASKS, BRINGS, TOKENS, FakeBlocks, FakeEngine, FakeNode, event, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine import worker as engine_worker  # noqa: E402
 from kvferry.engine.messages import Ending  # noqa: E402
@@ -22,10 +23,6 @@ from kvferry.vllm.transfers.core import Core, TransfersError  # noqa: E402
 from vllm.v1.core.sched.interface import PauseState  # noqa: E402
 from vllm.v1.engine.core import EngineCore, EngineCoreProc  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
-
-TOKENS = 80
-ASKS = {"do_remote_decode": True}
-BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 
 class Engine(FakeEngine):
@@ -91,6 +88,11 @@ class Engine(FakeEngine):
         return offered
 
 
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch)
+
+
 def wrapped(name: str, engine: Engine, *args: Any, result: Any = None, **kwargs: Any) -> tuple[Any, list[str]]:
     """What vLLM's method would have found: who still holds blocks when it runs."""
     found: list[str] = []
@@ -116,8 +118,7 @@ def test_all_of_vllm_s_classes_are_wrapped() -> None:
     ("reset_prefix_cache", ()), ("pause_scheduler", ("abort",)), ("pause_scheduler", ("keep",)),
     ("collective_rpc", ("reload_weights",)), ("collective_rpc", ("start_weight_update",)),
     ("collective_rpc", ("update_named_params",)), ("collective_rpc", (print,))])
-def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch, name: str, args: tuple[Any, ...]) -> None:
-    engine = Engine(monkeypatch)
+def test_nothing_is_lent_or_loaded_when_it_runs(engine: Engine, name: str, args: tuple[Any, ...]) -> None:
     engine.lend()
     b = engine.load()
     assert wrapped(name, engine, *args, result=True) == (True, [])
@@ -126,9 +127,7 @@ def test_nothing_is_lent_or_loaded_when_it_runs(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("name, args", [("pause_scheduler", ("abort",)), ("_handle_shutdown", ())])
-def test_requests_that_vllm_aborts_leave_their_leases(monkeypatch: pytest.MonkeyPatch, name: str,
-                                                      args: tuple[Any, ...]) -> None:
-    engine = Engine(monkeypatch)
+def test_requests_that_vllm_aborts_leave_their_leases(engine: Engine, name: str, args: tuple[Any, ...]) -> None:
     engine.shutdown_state, engine.vllm_config.shutdown_timeout = SimpleNamespace(name="REQUESTED"), 0
     engine.load()
     wrapped(name, engine, *args)
@@ -137,23 +136,20 @@ def test_requests_that_vllm_aborts_leave_their_leases(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("state, timeout", [("RUNNING", 0), ("REQUESTED", 20), ("SHUTTING_DOWN", 0)])
-def test_an_engine_that_drains_keeps_its_leases(monkeypatch: pytest.MonkeyPatch, state: str, timeout: int) -> None:
-    engine = Engine(monkeypatch)
+def test_an_engine_that_drains_keeps_its_leases(engine: Engine, state: str, timeout: int) -> None:
     engine.shutdown_state, engine.vllm_config.shutdown_timeout = SimpleNamespace(name=state), timeout
     engine.load()
     wrapped("_handle_shutdown", engine)
     assert engine.side._node.of("request_detach") == []
 
 
-def test_a_pause_that_waits_lets_loads_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_a_pause_that_waits_lets_loads_come(engine: Engine) -> None:
     engine.lend()
     engine.load()
     assert wrapped("pause_scheduler", engine, "wait") == (None, ["b"])
 
 
-def test_blocks_of_a_client_that_has_left_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_blocks_of_a_client_that_has_left_are_freed(engine: Engine) -> None:
     b = engine.load()
     b.status = RequestStatus.FINISHED_ABORTED
     assert engine.side.finish(b)[0]
@@ -176,8 +172,7 @@ def test_a_rank_that_does_not_confirm_makes_it_fail(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name, args", [("_handle_shutdown", ()), ("add_request", ("a request",))])
-def test_joined_before_the_first_request(monkeypatch: pytest.MonkeyPatch, name: str, args: tuple[Any, ...]) -> None:
-    engine = Engine(monkeypatch)
+def test_joined_before_the_first_request(engine: Engine, name: str, args: tuple[Any, ...]) -> None:
     engine.shutdown_state = SimpleNamespace(name="RUNNING")
     ranks: list[list[bytes]] = []
     engine.side._node.set_ranks, engine.side.joined = ranks.append, False
@@ -197,14 +192,12 @@ def test_a_rank_that_knows_nothing_of_it_confirms(monkeypatch: pytest.MonkeyPatc
     assert wrapped("reset_prefix_cache", engine, result=True) == (True, [])
 
 
-def test_confirmations_of_a_step_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_confirmations_of_a_step_are_not_lost(engine: Engine) -> None:
     engine.workers[0]._report.released.add(77)
     assert engine.workers[0].end_transfers(Ending(loads=[5])).released == {77, 5}
 
 
-def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_paused_there_are_no_leases(engine: Engine) -> None:
     wrapped("pause_scheduler", engine, "wait")
     engine.side.arrive(a := request("a", TOKENS, params=ASKS))
     assert not engine.side.orders(step(tokens={"a": TOKENS})).publish
@@ -215,8 +208,7 @@ def test_paused_there_are_no_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("was", [PauseState.UNPAUSED, PauseState.PAUSED_NEW])
-def test_a_pause_that_fails_is_none(monkeypatch: pytest.MonkeyPatch, was: PauseState, later: bool) -> None:
-    engine = Engine(monkeypatch)
+def test_a_pause_that_fails_is_none(engine: Engine, was: PauseState, later: bool) -> None:
     engine.scheduler.pause_state = was
     engine.scheduler.set_pause_state = lambda state: vars(engine.scheduler).update(pause_state=state)
     engine.side.pause(was is not PauseState.UNPAUSED)
@@ -240,8 +232,7 @@ def test_a_pause_that_fails_is_none(monkeypatch: pytest.MonkeyPatch, was: PauseS
 
 # ---- weights ----
 
-def test_an_update_by_a_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_an_update_by_a_trainer(engine: Engine) -> None:
     assert engine.offers()
     for method in ("start_weight_update", "update_weights", "finish_weight_update"):
         wrapped("collective_rpc", engine, method)
@@ -256,8 +247,7 @@ UNKNOWN = ["update_named_params", "apply_model", "get_model", "reset_weights", "
 
 
 @pytest.mark.parametrize("method", UNKNOWN)
-def test_a_call_that_nobody_knows_to_leave_the_weights_alone(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
-    engine = Engine(monkeypatch)
+def test_a_call_that_nobody_knows_to_leave_the_weights_alone(engine: Engine, method: Any) -> None:
     for _ in range(2):
         wrapped("collective_rpc", engine, method)
         assert not engine.offers()
@@ -265,8 +255,7 @@ def test_a_call_that_nobody_knows_to_leave_the_weights_alone(monkeypatch: pytest
     assert engine.offers()
 
 
-def test_named_among_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_named_among_its_arguments(engine: Engine) -> None:
     given: list[dict[str, Any]] = []
     around = partial(engine.around, "collective_rpc")
     around(lambda core, method, timeout, args, kwargs: given.append(kwargs), "update_named_params", None, (),
@@ -274,10 +263,9 @@ def test_named_among_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.offers() and given == [{"names": ["a"]}]
 
 
-def test_a_call_that_fails_has_perhaps_changed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_fails_has_perhaps_changed_them(engine: Engine) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("of a worker's")
-    engine = Engine(monkeypatch)
     around = partial(engine.around, "collective_rpc")
     with pytest.raises(RuntimeError):
         around(fail, "update_named_params", None, (), {"weights_id": "step 7"})
@@ -286,8 +274,7 @@ def test_a_call_that_fails_has_perhaps_changed_them(monkeypatch: pytest.MonkeyPa
     assert engine.offers()
 
 
-def test_a_call_within_an_update_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_a_call_within_an_update_does_not_end_it(engine: Engine) -> None:
     wrapped("collective_rpc", engine, "start_weight_update")
     wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 6"})
     wrapped("set_weight_version", engine, "step 6")
@@ -296,8 +283,7 @@ def test_a_call_within_an_update_does_not_end_it(monkeypatch: pytest.MonkeyPatch
     assert engine.offers()
 
 
-def test_weights_that_sleep_has_dropped_come_by_any_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_weights_that_sleep_has_dropped_come_by_any_call(engine: Engine) -> None:
     wrapped("sleep", engine, 2)
     assert not engine.offers()
     wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
@@ -320,10 +306,9 @@ def test_no_option_makes_a_known_change_harmless(monkeypatch: pytest.MonkeyPatch
     assert not engine.offers()
 
 
-def test_a_function_of_the_same_name_is_no_call_of_vllm_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_the_same_name_is_no_call_of_vllm_s(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has written is in no files."""
     def reload_weights() -> None: ...
-    engine = Engine(monkeypatch)
     reloaded: list[Any] = []
     monkeypatch.setattr(engine.side.content, "weights_reloaded", lambda *args: reloaded.append(args))
     wrapped("collective_rpc", engine, reload_weights)
@@ -340,8 +325,7 @@ def test_whose_methods_a_worker_has() -> None:
         assert updates.own_methods(cls()) == updates.own_methods(SimpleNamespace(worker=cls())) == names
 
 
-def test_a_call_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    engine = Engine(monkeypatch)
+def test_a_call_is_logged_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("one", "two", "one", "reload_weights", *map(str, range(100))):
         wrapped("collective_rpc", engine, name)
     lines = [record.getMessage() for record in caplog.records if "may change the weights" in record.getMessage()]
@@ -349,8 +333,7 @@ def test_a_call_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
 
 @pytest.mark.parametrize("method", ["finish_weight_update", "reload_weights"])
-def test_blocks_of_the_old_weights_may_be_cached(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    engine = Engine(monkeypatch)
+def test_blocks_of_the_old_weights_may_be_cached(engine: Engine, method: str) -> None:
     engine.ok = False
     wrapped("collective_rpc", engine, method, kwargs={"weights_iterator": "tensors"})
     wrapped("set_weight_version", engine, "step 7")
@@ -361,8 +344,7 @@ def test_blocks_of_the_old_weights_may_be_cached(monkeypatch: pytest.MonkeyPatch
     assert engine.offers()
 
 
-def test_other_connectors_may_have_blocks_of_the_old_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_other_connectors_may_have_blocks_of_the_old_weights(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Core, "is_alone", False)
     asked = []
     engine.scheduler.reset_prefix_cache = lambda reset_connector: bool(asked.append(reset_connector))
@@ -375,8 +357,7 @@ def test_other_connectors_may_have_blocks_of_the_old_weights(monkeypatch: pytest
     assert engine.offers()
 
 
-def test_a_reset_during_an_update_is_no_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_a_reset_during_an_update_is_no_end_of_it(engine: Engine) -> None:
     wrapped("collective_rpc", engine, "start_weight_update")
     wrapped("set_weight_version", engine, "step 7")
     wrapped("reset_prefix_cache", engine, result=True)
@@ -384,8 +365,7 @@ def test_a_reset_during_an_update_is_no_end_of_it(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"weights_path": "elsewhere"}])
-def test_reloaded_from_files(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, str]) -> None:
-    engine = Engine(monkeypatch)
+def test_reloaded_from_files(engine: Engine, monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, str]) -> None:
     begun = []
     monkeypatch.setattr(engine.side._weights, "reload", lambda since_ns, path: begun.append(path))
     wrapped("collective_rpc", engine, "reload_weights", kwargs=kwargs)
@@ -395,9 +375,8 @@ def test_reloaded_from_files(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, 
 @pytest.mark.parametrize("method, kwargs", [
     ("reload_weights", {"weights_path": "elsewhere", "weights_id": "step 7"}),
     ("update_weights", {"update_info": {"names": ["a layer"], "weights_id": "step 7"}})])
-def test_a_weights_id_with_the_update(monkeypatch: pytest.MonkeyPatch, method: str, kwargs: dict[str, Any]) -> None:
+def test_a_weights_id_with_the_update(engine: Engine, monkeypatch: pytest.MonkeyPatch, method: str, kwargs: dict[str, Any]) -> None:
     """Neither vLLM nor its workers know it; the next update has another name, or none."""
-    engine = Engine(monkeypatch)
     wrapped("collective_rpc", engine, method, kwargs=kwargs)
     wrapped("collective_rpc", engine, "finish_weight_update") if method == "update_weights" else None
     assert engine.offers() and "weights_id" not in kwargs | kwargs.get("update_info", {})
@@ -413,8 +392,7 @@ def test_a_weights_id_with_the_update(monkeypatch: pytest.MonkeyPatch, method: s
 
 
 @pytest.mark.parametrize("level, known", [(1, True), (2, False)])
-def test_asleep_weights_may_be_lost(monkeypatch: pytest.MonkeyPatch, level: int, known: bool) -> None:
-    engine = Engine(monkeypatch)
+def test_asleep_weights_may_be_lost(engine: Engine, level: int, known: bool) -> None:
     wrapped("sleep", engine, level)
     assert engine.offers() == known
 
@@ -433,8 +411,7 @@ def of_a_step(engine: Engine, name: str = "_handle_shutdown") -> None:
 
 
 @pytest.mark.parametrize("name", ["_handle_shutdown", "add_request"])
-def test_disproved_weights_end_all_leases_and_loads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    engine = Engine(monkeypatch)
+def test_disproved_weights_end_all_leases_and_loads(engine: Engine, name: str) -> None:
     engine.lend()
     b = engine.load()
     of_a_step(engine, name)
@@ -451,8 +428,7 @@ def test_disproved_weights_end_all_leases_and_loads(monkeypatch: pytest.MonkeyPa
     assert engine.side.stats()["counters"]["weights_digest_mismatches"] == {"": 1}
 
 
-def test_disproved_weights_stay_without_an_identity_until_others_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_disproved_weights_stay_without_an_identity_until_others_are_loaded(engine: Engine) -> None:
     disprove(engine)
     of_a_step(engine)
     wrapped("reset_prefix_cache", engine, result=True)
@@ -462,8 +438,7 @@ def test_disproved_weights_stay_without_an_identity_until_others_are_loaded(monk
     assert engine.offers()
 
 
-def test_disproved_before_a_call_that_changes_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_disproved_before_a_call_that_changes_weights(engine: Engine) -> None:
     engine.lend()
     disprove(engine)
     wrapped("collective_rpc", engine, "update_named_params", kwargs={"weights_id": "step 7"})
@@ -486,10 +461,10 @@ def test_disproved_and_a_rank_does_not_confirm(monkeypatch: pytest.MonkeyPatch, 
     assert engine.held == [] and engine.side.settle() == {"b"}
 
 
-def test_disproved_and_another_connector_uses_blocks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_disproved_and_another_connector_uses_blocks(engine: Engine, monkeypatch: pytest.MonkeyPatch,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
     def raises(reset_connector: bool, reset_running_requests: bool) -> bool:
         raise RuntimeError("Failed to reset KV cache even when all the running requests are preempted")
-    engine = Engine(monkeypatch)
     monkeypatch.setattr(Core, "is_alone", False)
     engine.scheduler.reset_prefix_cache = raises
     disprove(engine)
@@ -497,18 +472,15 @@ def test_disproved_and_another_connector_uses_blocks(monkeypatch: pytest.MonkeyP
     assert any("another connector uses blocks" in record.getMessage() for record in caplog.records) and not engine.offers()
 
 
-def test_an_idle_engine_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, woken = Engine(monkeypatch), []
+def test_an_idle_engine_is_woken(engine: Engine, closes: Callable[[Any], Any]) -> None:
+    woken: list[bool] = []
     engine.side.be_woken(lambda: woken.append(engine.side._producer.busy), lambda address: True)
-    try:
-        disprove(engine)
-        assert woken == [True]
-    finally:
-        engine.side._listener.close()
+    closes(engine.side._listener)
+    disprove(engine)
+    assert woken == [True]
 
 
-def test_an_engine_that_ends_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_an_engine_that_ends_asks_no_more(engine: Engine) -> None:
     engine.side._node.close = engine.side._failures.close = lambda: None
     generation = engine.side._weights._generation
     engine.side.close()

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from fakes import FakeManager, FakeNode, prompts, request, spec, stand_in, step, vllm_config  # noqa: E402
+from fakes import ASKS, FakeManager, FakeNode, prompts, request, spec, stand_in, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import NotCarried, StepOrders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
@@ -38,7 +38,6 @@ from vllm.v1.request import Request  # noqa: E402
 
 NONE = _kvferry.BLOCK_NONE
 MAX_LEN = 1024
-ASKS = {"do_remote_decode": True}
 HEADS = {"num_kv_heads": 2, "head_size": 16, "dtype": torch.float32}
 
 

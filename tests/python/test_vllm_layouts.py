@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -344,6 +345,23 @@ class Engine:
         return made.transpose(1, 2).contiguous().transpose(1, 2)
 
 
+Engines = Callable[..., list[Engine]]
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Engines:
+    """Of P's and D's numbers of ranks and stages."""
+    def make(ranks: tuple[int, int], shapes: list[str], stages: tuple[int, int] = (1, 1)) -> list[Engine]:
+        torch.manual_seed(1)
+        specs = [SHAPES[shape][0] for shape in shapes]
+        full = [torch.rand(POOL_BLOCKS, spec.num_kv_heads, 32, spec.state_content_size_bytes // 4) for spec in specs]
+        made = [Engine(monkeypatch, ranks[at], shapes, full, at == 1, stages[at]) for at in (0, 1)]
+        for one in made:
+            closes(one.sides)
+        return made
+    return make
+
+
 def is_latent_apart(shapes: list[str], ranks_of_p: int, ranks_of_d: int) -> bool:
     """Nobody says that all ranks have the same latent."""
     return not NAMES_SHARDS and ranks_of_p != ranks_of_d and any(isinstance(SHAPES[shape][0], LATENT) for shape in shapes)
@@ -352,55 +370,38 @@ def is_latent_apart(shapes: list[str], ranks_of_p: int, ranks_of_d: int) -> bool
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", [(1, 1), (2, 1), (1, 2), (2, 4), (4, 2)])
 @pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["tokens outermost"] * 2, ["few heads"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"],
                                     ["few heads", "heads outermost"], ["sparse MLA", "index"], ["MLA with windows"] * 2], ids="+".join)
-def test_other_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch, shapes: list[str], ranks_of_p: int, ranks_of_d: int) -> None:
+def test_other_numbers_of_ranks(engines: Engines, shapes: list[str], ranks_of_p: int, ranks_of_d: int) -> None:
     """Every rank of D gets its heads of every layer, from a rank that has them. Where layers differ, vLLM does not say which
     ranks have the same head of one with fewer heads than ranks."""
     fails = shapes == ["few heads", "heads outermost"] and max(ranks_of_p, ranks_of_d) > SHAPES["few heads"][0].num_kv_heads
     fails |= is_latent_apart(shapes, ranks_of_p, ranks_of_d)
-    torch.manual_seed(1)
-    full = [torch.rand(POOL_BLOCKS, SHAPES[shape][0].num_kv_heads, 32, SHAPES[shape][0].state_content_size_bytes // 4) for shape in shapes]
-    p, d = (Engine(monkeypatch, ranks, shapes, full, empty) for ranks, empty in ((ranks_of_p, False), (ranks_of_d, True)))
-    try:
-        assert d.sides.until_received(d.sides.begin(p.sides.prefill())) == fails
-        assert d.sides.stat("loads_failed", "incompatible") == (ranks_of_d if fails else 0)
-        for index, found in enumerate(d.sides.memory):
-            rank, layer = divmod(index, LAYERS_OF_SIDES)
-            assert torch.equal(found[sides.TARGET], d.expected(layer, rank)[sides.SOURCE]) != fails
-    finally:
-        p.sides.close()
-        d.sides.close()
+    p, d = engines((ranks_of_p, ranks_of_d), shapes)
+    assert d.sides.until_received(d.sides.begin(p.sides.prefill())) == fails
+    assert d.sides.stat("loads_failed", "incompatible") == (ranks_of_d if fails else 0)
+    for index, found in enumerate(d.sides.memory):
+        rank, layer = divmod(index, LAYERS_OF_SIDES)
+        assert torch.equal(found[sides.TARGET], d.expected(layer, rank)[sides.SOURCE]) != fails
 
 
 @pytest.mark.parametrize("stages_of_p, stages_of_d", [(2, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("shapes", [["heads outermost"] * 2, ["MLA"] * 2, ["heads outermost", "MLA"], ["sparse MLA", "index"],
                                     ["MLA with windows"] * 2], ids="+".join)
-def test_pipelines(monkeypatch: pytest.MonkeyPatch, shapes: list[str], ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
+def test_pipelines(engines: Engines, shapes: list[str], ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
     """Each stage has a layer, and where layers are of two kinds, of one group only."""
-    torch.manual_seed(1)
-    full = [torch.rand(POOL_BLOCKS, SHAPES[shape][0].num_kv_heads, 32, SHAPES[shape][0].state_content_size_bytes // 4) for shape in shapes]
-    p = Engine(monkeypatch, ranks_of_p, shapes, full, False, stages_of_p)
-    d = Engine(monkeypatch, ranks_of_d, shapes, full, True, stages_of_d)
-    try:
-        fails = is_latent_apart(shapes, ranks_of_p, ranks_of_d)
-        assert d.sides.until_received(d.sides.begin(p.sides.prefill())) == fails
-        by_rank = iter(d.sides.memory)
-        for rank in range(ranks_of_d * stages_of_d):
-            for layer in range(LAYERS_OF_SIDES) if stages_of_d == 1 else [rank // ranks_of_d]:
-                assert torch.equal(next(by_rank)[sides.TARGET], d.expected(layer, rank % ranks_of_d)[sides.SOURCE]) or fails
-    finally:
-        p.sides.close()
-        d.sides.close()
+    p, d = engines((ranks_of_p, ranks_of_d), shapes, (stages_of_p, stages_of_d))
+    fails = is_latent_apart(shapes, ranks_of_p, ranks_of_d)
+    assert d.sides.until_received(d.sides.begin(p.sides.prefill())) == fails
+    by_rank = iter(d.sides.memory)
+    for rank in range(ranks_of_d * stages_of_d):
+        for layer in range(LAYERS_OF_SIDES) if stages_of_d == 1 else [rank // ranks_of_d]:
+            assert torch.equal(next(by_rank)[sides.TARGET], d.expected(layer, rank % ranks_of_d)[sides.SOURCE]) or fails
 
 
-def test_whole_blocks_go_to_as_many_ranks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    p, d = (sides.Sides(monkeypatch, ranks, kv=kv_cache_config(), kv_heads=1) for ranks in (2, 1))
-    try:
-        assert d.until_received(d.begin(p.prefill()))
-        assert d.stat("loads_failed", "incompatible") == 1
-    finally:
-        p.close()
-        d.close()
+def test_whole_blocks_go_to_as_many_ranks_only(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> None:
+    p, d = (closes(sides.Sides(monkeypatch, ranks, kv=kv_cache_config(), kv_heads=1)) for ranks in (2, 1))
+    assert d.until_received(d.begin(p.prefill()))
+    assert d.stat("loads_failed", "incompatible") == 1
 
 
 # ---- what tells pages apart between two engines ----

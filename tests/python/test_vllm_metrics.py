@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -50,14 +51,11 @@ OWN = {("no_tickets", False), ("not_loaded", False), ("internal_errors", False),
 """The connector's numbers, beside the library's."""
 
 
-def test_each_metric_is_made_of_numbers_that_exist() -> None:
-    node = Node({}, {})
-    try:
-        names = {(name, is_gauge) for name, _, _, is_gauge in node.stats()}
-        distributions = {name: [bound for bound, _, _ in buckets] for name, buckets in node.histograms()}
-        assert node.peers() == []
-    finally:
-        node.close()
+def test_each_metric_is_made_of_numbers_that_exist(closes: Callable[[Any], Any]) -> None:
+    node = closes(Node({}, {}))
+    names = {(name, is_gauge) for name, _, _, is_gauge in node.stats()}
+    distributions = {name: [bound for bound, _, _ in buckets] for name, buckets in node.histograms()}
+    assert node.peers() == []
     shown = ({(stat, False) for metric in metric_table.COUNTERS for stat in metric.stats}
              | {(stat, True) for metric in metric_table.GAUGES for stat in metric.stats})
     assert shown - names == OWN and ("lease_blocks", True) in names
@@ -68,9 +66,13 @@ def test_each_metric_is_made_of_numbers_that_exist() -> None:
 
 # ---- the meter ----
 
-def test_a_meter_says_what_is_new() -> None:
+def metered() -> tuple[FakeNode, Meter]:
     node = FakeNode()
-    meter = Meter(node, "rank 0")
+    return node, Meter(node, "rank 0")
+
+
+def test_a_meter_says_what_is_new() -> None:
+    node, meter = metered()
     assert meter.read() is None
     node.numbers = [("loads_failed", "deadline", 2, False), ("leases_untaken", "", 3, True), ("loads_done", "", 0, False)]
     assert read(meter) == data(counters={"loads_failed": {"deadline": 2}}, gauges={"leases_untaken": {"rank 0": 3}})
@@ -97,8 +99,7 @@ def test_a_meter_says_what_leases_take_and_when_a_load_was_good() -> None:
 
 
 def test_a_meter_reads_distributions() -> None:
-    node = FakeNode()
-    meter = Meter(node, "rank 0")
+    node, meter = metered()
     node.numbers = [("loads_done", "", 2, False)]
     node.distributions = [("load_ns", [(1000000, 2, 1000), (2**64 - 1, 0, 0)])]
     assert read(meter)["histograms"] == {"load_ns": {"0": [2, 1000]}}
@@ -109,8 +110,7 @@ def test_a_meter_reads_distributions() -> None:
 
 
 def test_a_meter_reads_peers() -> None:
-    node = FakeNode()
-    meter = Meter(node, "rank 0")
+    node, meter = metered()
     node.listed = [(1, PEER, "", 0, [CONTROL], [("bytes", "", 7, False), ("reads_in_flight", "", 1, True)])]
     assert read(meter) == data(peers={PEER: peer(
         {"bytes": {"": 7}}, {"breaker": {"rank 0": {"control": 0}}, "up": {"rank 0": {"control": 1}},
@@ -127,8 +127,7 @@ def test_a_meter_reads_peers() -> None:
 
 
 def test_a_peer_that_goes_leaves_zeros_and_comes_back_with_what_is_new() -> None:
-    node = FakeNode()
-    meter = Meter(node, "rank 0")
+    node, meter = metered()
     node.listed = [(1, PEER, "", 0, [OPEN], [("bytes", "", 7, False)])]
     read(meter)
     node.listed = []
@@ -141,8 +140,7 @@ def test_a_peer_that_goes_leaves_zeros_and_comes_back_with_what_is_new() -> None
 
 def test_two_lives_at_one_address() -> None:
     """The newer one's state is shown, both have counted."""
-    node = FakeNode()
-    meter = Meter(node, "rank 0")
+    node, meter = metered()
     node.listed = [(2, PEER, "", 0, [CONTROL], [("bytes", "", 1, False)]),
                    (1, PEER, "peer_restarted", 0, [OPEN], [("bytes", "", 5, False)])]
     news = read(meter)["peers"][PEER]

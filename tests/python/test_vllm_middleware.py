@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -140,13 +140,11 @@ MESSAGE_ENDS = chunks_of(messages_stream(0, fails=False))[1:]
 
 
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Failures]:
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Failures:
     """What an engine's process has."""
     for module in (errors, middleware):
         monkeypatch.setattr(module, "errors_folder", lambda: tmp_path)
-    made = Failures(500)
-    yield made
-    made.close()
+    return closes(Failures(500))
 
 
 def start(status: int = 200, kind: bytes = b"application/json", *headers: tuple[bytes, bytes]) -> Message:
@@ -236,11 +234,10 @@ def test_other_headers_stay(engine: Failures) -> None:
     assert_typed(got)
 
 
-def test_another_status(tmp_path: Path, engine: Failures) -> None:
-    unavailable = Failures(503)
+def test_another_status(engine: Failures, closes: Callable[[Any], Any]) -> None:
+    unavailable = closes(Failures(503))
     got = Server().answer(fail(unavailable), *plain(500, VLLM_ERROR))
     assert_typed(got, 503, {"error": {**TYPED["error"], "code": 503}})
-    unavailable.close()
 
 
 def test_a_choice_that_fails_after_another_has_begun(engine: Failures) -> None:
@@ -325,13 +322,13 @@ def test_a_vllm_that_has_an_event_for_it(engine: Failures, event: bytes) -> None
 
 @pytest.mark.parametrize("status, mistake, error_type", [
     (500, None, "api_error"), (503, None, "overloaded_error"), (503, "no such policy", "invalid_request_error")])
-def test_a_plain_request_for_a_message(engine: Failures, status: int, mistake: str | None, error_type: str) -> None:
-    failures = Failures(status)
+def test_a_plain_request_for_a_message(engine: Failures, closes: Callable[[Any], Any], status: int, mistake: str | None,
+                                       error_type: str) -> None:
+    failures = closes(Failures(status))
     sent = plain(500, {"type": "error", "error": {"type": "api_error", "message": "Internal server error"}})
     got = Server().answer(lambda: failures.record("cmpl-a-0-0123abcd", FAILED, PEER, mistake), *sent, path=MESSAGES)
     code, said = (400, {"message": mistake}) if mistake else (status, {})
     assert_typed(got, code, in_form_of(MESSAGES, error_type, code=code, **said))
-    failures.close()
 
 
 def test_a_path_before_the_apis_own(engine: Failures) -> None:
@@ -417,14 +414,11 @@ def test_an_earlier_failure_is_not_this_one(engine: Failures) -> None:
     assert Server().answer(*sent) == sent
 
 
-def test_a_good_answer_of_a_request_that_had_failed(engine: Failures) -> None:
-    sent = stream(ROLE, WORD, DONE)
-    assert Server().answer(fail(engine), *sent) == sent
-
-
-def test_other_methods_pass(engine: Failures) -> None:
-    sent = plain(500, VLLM_ERROR)
-    assert Server().answer(fail(engine), *sent, method="GET") == sent
+@pytest.mark.parametrize("sent, asked", [
+    (stream(ROLE, WORD, DONE), {}), (plain(500, VLLM_ERROR), {"method": "GET"}), (stream(MESSAGE_ERROR), {"path": "/v1/other"}),
+], ids=["a good answer", "another method", "another path"])
+def test_what_a_failed_request_may_say_all_the_same(engine: Failures, sent: list[Message], asked: dict[str, str]) -> None:
+    assert Server().answer(fail(engine), *sent, **asked) == sent
 
 
 @pytest.mark.parametrize("path, chunks, held", [
@@ -454,11 +448,6 @@ def test_holding_is_bounded(engine: Failures) -> None:
     sent = stream(*[ROLE] * (middleware.HELD_MAX + 5), ERROR_EVENT)
     got = Server().answer(*sent[:-2], fail(engine), *sent[-2:])
     assert got[:-2] == sent[:-2] and json.loads(got[-2]["body"].removeprefix(b"data: ")) == TYPED
-
-
-def test_other_events_of_errors_pass(engine: Failures) -> None:
-    sent = stream(MESSAGE_ERROR)
-    assert Server().answer(fail(engine), *sent, path="/v1/other") == sent
 
 
 @pytest.mark.parametrize("path, sent", [

@@ -13,6 +13,9 @@ import pytest
 pytest.importorskip("vllm")
 
 from fakes import (  # noqa: E402
+    ASKS,
+    BRINGS,
+    TOKENS,
     FakeManager,
     FakeNode,
     add_request,
@@ -43,10 +46,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
 from vllm.v1.outputs import KVConnectorOutput  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
-
-TOKENS = 80
-ASKS = {"do_remote_decode": True}
-BRINGS = {"do_remote_prefill": True, "kvferry_ticket": "a ticket"}
 
 
 class Sibling(KVConnectorBase_V1, SupportsHMA):

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from fakes import POOL_BLOCKS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
+from fakes import ASKS, POOL_BLOCKS, TOKENS, FakeManager, FakeNode, kv_cache_config, prompts, request, step, vllm_config  # noqa: E402
 from kvferry import _kvferry  # noqa: E402
 from kvferry.engine.messages import RankReport, StepOrders  # noqa: E402
 from kvferry.engine.metrics import Counters  # noqa: E402
@@ -17,9 +17,6 @@ from kvferry.vllm.producer import Producer  # noqa: E402
 from kvferry.vllm.seam import Pool  # noqa: E402
 from vllm.v1.request import RequestStatus  # noqa: E402
 
-ASKS = {"do_remote_decode": True}
-TOKENS = 80
-BLOCKS = {"a": ([5, 6, 7, 8],)}
 SLID = ([5, 6, 7], [0, 9, 10])
 """Of a full and a sliding group."""
 
@@ -50,10 +47,27 @@ def reasons(producer: Producer) -> dict[str, int]:
     return producer._counters.take().get("no_tickets", {})
 
 
-def published(producer: Producer, **fields: Any) -> tuple[Any, int]:
-    """A request whose prompt has just been published, and its lease's id."""
+def asking(producer: Producer, **fields: Any) -> Any:
+    """A request that is to get a ticket."""
     a = request("a", TOKENS, params=ASKS, **fields)
     producer.arrive(a)
+    return a
+
+
+def finish(producer: Producer, a: Any, status: RequestStatus = RequestStatus.FINISHED_LENGTH_CAPPED) -> dict[str, Any] | None:
+    a.status = status
+    return producer.finish(a)
+
+
+def why_none(producer: Producer, a: Any, status: RequestStatus = RequestStatus.FINISHED_LENGTH_CAPPED) -> dict[str, int]:
+    """Why it ends without a ticket."""
+    assert finish(producer, a, status) is None
+    return reasons(producer)
+
+
+def published(producer: Producer, **fields: Any) -> tuple[Any, int]:
+    """A request whose prompt has just been published, and its lease's id."""
+    a = asking(producer, **fields)
     (publication,) = run_step(producer, tokens={"a": TOKENS}).publish
     a.num_computed_tokens = TOKENS
     return a, publication[2]
@@ -70,8 +84,7 @@ def test_an_ordinary_request_is_left_alone() -> None:
 
 def test_published_with_the_last_prompt_tokens() -> None:
     node, producer = make()
-    a = request("a", TOKENS, params=ASKS)
-    producer.arrive(a)
+    a = asking(producer)
     assert not run_step(producer, tokens={"a": 48}).publish
     a.num_computed_tokens = 48
     assert not run_step(producer, tokens={"other": 1}).publish
@@ -87,8 +100,7 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     node, producer = make()
     a, lease_id = published(producer)
     assert producer.busy
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    params = producer.finish(a)
+    params = finish(producer, a)
     assert params is not None
     assert params["kvferry_ticket"] == "ticket of lease 101"
     assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
@@ -100,14 +112,12 @@ def test_the_ticket_leaves_with_the_request_and_the_blocks_come_back_once() -> N
     assert not producer.busy
 
 
-
 def test_an_engine_that_is_woken_steps_only_for_what_there_is_to_say() -> None:
     """Leases alone are no reason, but where the engine ends: it stays until they are over."""
     _, producer = make()
     producer.is_woken = True
     a, lease_id = published(producer)
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is not None
+    assert finish(producer, a) is not None
     assert producer.has_leases and not producer.busy
     producer.has_news = True
     assert producer.busy
@@ -131,16 +141,14 @@ def test_options_go_with_the_ticket() -> None:
     _, producer = make()
     a, _ = published(producer)
     a.kv_transfer_params = {**a.kv_transfer_params, "kvferry_options": {"policy": "fail"}, "else": 1}
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    params = producer.finish(a)
+    params = finish(producer, a)
     assert params is not None and params["kvferry_options"] == {"policy": "fail"} and "else" not in params
 
 
 def test_every_rank_has_to_end_it() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer)
-    a.status = RequestStatus.FINISHED_STOPPED
-    producer.finish(a)
+    finish(producer, a, RequestStatus.FINISHED_STOPPED)
     producer.receive(RankReport(1, ended={lease_id}))
     producer.receive(RankReport(1, ended={lease_id}))
     assert producer.manager.freed == [] and node.of("lease_ended") == [(lease_id, 1)] * 2
@@ -152,9 +160,7 @@ def test_every_rank_has_to_end_it() -> None:
 def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> None:
     node, producer = make()
     a, lease_id = published(producer)
-    a.status = status
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"aborted": 1}
+    assert why_none(producer, a, status) == {"aborted": 1}
     assert node.of("ticket_make") == []
     assert run_step(producer).end == [b"lease 101"]
     assert run_step(producer).end == []
@@ -165,11 +171,9 @@ def test_a_request_that_nobody_reads_gets_no_ticket(status: RequestStatus) -> No
 
 def test_an_abort_before_the_last_tokens() -> None:
     node, producer = make()
-    a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_ABORTED)
-    producer.arrive(a)
+    a = asking(producer)
     run_step(producer, tokens={"a": 10})
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"aborted": 1}
+    assert why_none(producer, a, RequestStatus.FINISHED_ABORTED) == {"aborted": 1}
     assert not run_step(producer, tokens={"a": TOKENS}).publish
 
 
@@ -179,8 +183,7 @@ def test_a_lease_that_ended_first_holds_no_blocks() -> None:
     a, lease_id = published(producer, max_tokens=9)
     producer.receive(RankReport(0, ended={lease_id}))
     assert not run_step(producer, tokens={"a": 1}).publish
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
+    assert finish(producer, a) is None
     assert producer.manager.touched == []
 
 
@@ -188,8 +191,7 @@ def test_a_lease_that_ended_on_one_rank_makes_no_ticket() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer, max_tokens=9)
     producer.receive(RankReport(0, ended={lease_id}))
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
+    assert finish(producer, a) is None
     assert run_step(producer).end == [b"lease 101"]
     producer.receive(RankReport(1, ended={lease_id}))
     assert ids(producer.manager.freed) == [7, 6, 5]
@@ -205,8 +207,7 @@ def test_preemption_ends_the_lease_in_that_step_and_a_new_one_follows() -> None:
     assert [publication[0] for publication in orders.publish] == [b"lease 102"]
     producer.receive(RankReport(0, ended={lease_id}))
     assert producer.manager.touched == []
-    a.status = RequestStatus.FINISHED_STOPPED
-    params = producer.finish(a)
+    params = finish(producer, a, RequestStatus.FINISHED_STOPPED)
     assert params is not None and params["kvferry_ticket"] == "ticket of lease 102"
 
 
@@ -225,9 +226,7 @@ def test_preempted_and_ended_by_the_step_under_way() -> None:
     a, _ = published(producer, max_tokens=2)
     a.num_computed_tokens = 0
     run_step(producer, preempted={"a"})
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"preempted": 1}
+    assert why_none(producer, a) == {"preempted": 1}
 
 
 def test_computed_again_without_a_word_of_preemption() -> None:
@@ -237,40 +236,18 @@ def test_computed_again_without_a_word_of_preemption() -> None:
     assert run_step(producer, tokens={"a": 16}).end == [b"lease 101"]
 
 
-def test_no_lease_no_ticket() -> None:
-    node, producer = make()
-    node.status["lease_reserve_blocks"] = _kvferry.NO_LEASE
-    a = request("a", TOKENS, params=ASKS, status=RequestStatus.FINISHED_LENGTH_CAPPED)
-    producer.arrive(a)
-    assert not run_step(producer, tokens={"a": TOKENS}).publish
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"no_lease": 1}
-
-
-def test_no_ticket_ends_the_lease() -> None:
-    node, producer = make()
-    a, _ = published(producer)
-    node.status["ticket_make"] = _kvferry.LIMIT
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
-    assert run_step(producer).end == [b"lease 101"]
-    assert reasons(producer) == {"limit": 1}
-
-
 def test_a_rank_that_cannot_publish_ends_the_others() -> None:
     node, producer = make(ranks=2)
     a, lease_id = published(producer)
     producer.receive(RankReport(1, unpublished={lease_id}, ended={lease_id}))
     assert run_step(producer).end == [b"lease 101"]
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"lease_ended": 1}
+    assert why_none(producer, a) == {"lease_ended": 1}
 
 
 @pytest.mark.parametrize("fields", [{"prompt_embeds": object()}, {"prompt_token_ids": None}, {"resumable": True}])
 def test_a_prompt_without_an_identity(fields: dict[str, Any]) -> None:
     node, producer = make()
-    producer.arrive(request("a", TOKENS, params=ASKS, **fields))
+    asking(producer, **fields)
     assert not run_step(producer, tokens={"a": TOKENS}).publish
     assert node.calls == []
 
@@ -279,15 +256,13 @@ def test_a_prompt_without_an_identity(fields: dict[str, Any]) -> None:
 def test_blocks_of_a_window(fields: dict[str, Any]) -> None:
     """vLLM gives them back as the request goes on; the lease has its own reference until all ranks have ended it."""
     node, producer = make(ranks=2, sliding=True)
-    a = request("a", TOKENS, params=ASKS, **fields)
-    producer.arrive(a)
+    a = asking(producer, **fields)
     (publication,) = run_step(producer, tokens={"a": TOKENS}).publish
     assert [array("I", group).tolist() for group in publication[3]] == [[5, 6, 7], [_kvferry.BLOCK_NONE, 9, 10]]
     assert node.of("lease_reserve_blocks") == [(publication.blocks, POOL_BLOCKS)]
     assert producer.manager is not None
     assert ids(producer.manager.touched) == [9, 10]
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is not None
+    assert finish(producer, a) is not None
     assert ids(producer.manager.touched) == [9, 10, 5, 6, 7]
     producer.receive(RankReport(0, ended={publication[2]}))
     assert producer.manager.freed == []
@@ -315,8 +290,7 @@ def test_unknown_leases_are_ignored() -> None:
 def test_paused_it_makes_no_lease() -> None:
     node, producer = make()
     producer.paused = True
-    a = request("a", TOKENS, params=ASKS)
-    producer.arrive(a)
+    a = asking(producer)
     assert not run_step(producer, tokens={"a": TOKENS}).publish
     assert producer.finish(a) is None and node.calls == []
     assert reasons(producer) == {"paused": 1}
@@ -330,9 +304,7 @@ def test_all_leases_end_for_a_caller() -> None:
     assert producer.live([lease_id, 7]) == [lease_id]
     producer.receive(RankReport(0, ended={lease_id}))
     assert producer.live([lease_id]) == [] and not producer.busy
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
-    assert reasons(producer) == {"lease_ended": 1}
+    assert why_none(producer, a) == {"lease_ended": 1}
 
 
 def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
@@ -348,12 +320,13 @@ def test_a_prompt_of_two_versions_gets_no_ticket() -> None:
 
 
 @pytest.mark.parametrize("call, status, reason", [
-    ("lease_reserve_blocks", _kvferry.NO_MEMORY, "no_memory"), ("ticket_make", _kvferry.NOT_FOUND, "not_found")])
-def test_a_status_is_counted(call: str, status: int, reason: str) -> None:
+    ("lease_reserve_blocks", _kvferry.NO_LEASE, "no_lease"), ("lease_reserve_blocks", _kvferry.NO_MEMORY, "no_memory"),
+    ("ticket_make", _kvferry.LIMIT, "limit"), ("ticket_make", _kvferry.NOT_FOUND, "not_found")])
+def test_without_a_ticket_the_lease_ends(call: str, status: int, reason: str) -> None:
     node, producer = make()
     node.status[call] = status
-    producer.arrive(a := request("a", TOKENS, params=ASKS))
-    run_step(producer, tokens={"a": TOKENS})
-    a.status = RequestStatus.FINISHED_LENGTH_CAPPED
-    assert producer.finish(a) is None
-    assert reasons(producer) == {reason: 1}
+    a = asking(producer)
+    publications = run_step(producer, tokens={"a": TOKENS}).publish
+    assert bool(publications) == (call == "ticket_make")
+    assert why_none(producer, a) == {reason: 1}
+    assert run_step(producer).end == [b"lease 101"] * len(publications)

@@ -8,7 +8,7 @@ import mmap
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import islice, permutations
 from pathlib import Path
@@ -40,13 +40,13 @@ PATIENT = {"lease_ttl_ms": 4000}
 Params = dict[str, Any]
 
 
-class World:
+class World(ExitStack):
     """Makes engines; all that a test opens is closed with it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> None:
+        super().__init__()
         self._monkeypatch = monkeypatch
         self._tmp_path = tmp_path
-        self._open = ExitStack()
         self.producer: Sides | None = None
         self.log = log
         for module in (errors, middleware):
@@ -54,7 +54,7 @@ class World:
 
     def engine(self, **options: Any) -> Sides:
         made = Sides(self._monkeypatch, **{**QUICK, **options})
-        self._open.callback(made.close)
+        self.callback(made.close)
         return made
 
     def prefill(self, **options: Any) -> Params:
@@ -64,7 +64,7 @@ class World:
 
     def listener(self, greeting: bytes = b"") -> str:
         """The address of one that takes connections, and says this and nothing else."""
-        server = self._open.enter_context(socket.create_server((HOST, 0)))
+        server = self.enter_context(socket.create_server((HOST, 0)))
 
         def greet() -> None:
             while True:
@@ -73,10 +73,10 @@ class World:
                 except OSError:
                     return
                 taken.sendall(greeting)
-                self._open.callback(taken.close)
+                self.callback(taken.close)
         if greeting:
             threading.Thread(target=greet, daemon=True).start()
-            self._open.callback(server.shutdown, socket.SHUT_RDWR)
+            self.callback(server.shutdown, socket.SHUT_RDWR)
         return f"{HOST}:{server.getsockname()[1]}"
 
     def change_again_and_again(self, memory: list[torch.Tensor]) -> None:
@@ -90,8 +90,8 @@ class World:
                     tensor += 1.0
                 changes.release()
         changing = threading.Thread(target=change)
-        self._open.callback(changing.join)
-        self._open.callback(enough.set)
+        self.callback(changing.join)
+        self.callback(enough.set)
         changing.start()
         for _ in range(20):
             assert changes.acquire(timeout=10.0)
@@ -102,15 +102,10 @@ class World:
         path.chmod(0o600)
         return str(path)
 
-    def close(self) -> None:
-        self._open.close()
-
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> Iterator[World]:
-    made = World(monkeypatch, tmp_path, log)
-    yield made
-    made.close()
+def world(closes: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, log: Log) -> World:
+    return closes(World(monkeypatch, tmp_path, log))
 
 
 def free_address() -> str:

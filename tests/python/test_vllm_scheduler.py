@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,16 +24,8 @@ LIMIT_S = 20.0
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModelEngine]]:
-    made: list[ModelEngine] = []
-
-    def make(*args: Any, **kwargs: Any) -> ModelEngine:
-        made.append(ModelEngine(monkeypatch, *args, **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Callable[..., ModelEngine]:
+    return lambda *args, **kwargs: closes(ModelEngine(monkeypatch, *args, **kwargs))
 
 
 def run(engines: list[ModelEngine], until: Callable[[], bool]) -> None:
@@ -46,6 +38,17 @@ def prefill(p: ModelEngine, name: str, prompt: list[int]) -> Any:
     p.ask(name, prompt, 1, ASKS)
     run([p], lambda: name in p.finished)
     return p.finished[name][1]
+
+
+def decode(p: ModelEngine, d: ModelEngine, name: str, prompt: list[int], ticket: Any) -> None:
+    """D's answer is right."""
+    d.ask(name, prompt, 5, ticket)
+    run([p, d], lambda: name in d.finished)
+    assert d.answers[name] == right_answer(prompt, 5)
+
+
+def carry(p: ModelEngine, d: ModelEngine, name: str, prompt: list[int]) -> None:
+    decode(p, d, name, prompt, prefill(p, name, prompt))
 
 
 def used(engine: ModelEngine) -> int:
@@ -77,9 +80,7 @@ KINDS = pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "as
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_prompt_is_carried(engine: Callable[..., ModelEngine], asynchronous: bool, ranks: int) -> None:
     p, d = engine("p", asynchronous, ranks=ranks), engine("d", asynchronous, ranks=ranks)
-    d.ask("a", PROMPT, 5, prefill(p, "a", PROMPT))
-    run([p, d], lambda: "a" in d.finished)
-    assert d.answers["a"] == right_answer(PROMPT, 5)
+    carry(p, d, "a", PROMPT)
     assert stat(d, "verdicts", "use") == 1
     run([p, d], lambda: used(p) == used(d) == 0)
 
@@ -91,8 +92,7 @@ def test_what_a_client_has_left_is_let_go(engine: Callable[..., ModelEngine], as
     for steps in range(8):
         name = f"steps-{steps}"
         d.ask(name, PROMPT, 5, prefill(p, name, PROMPT))
-        for _ in range(steps):
-            d.step()
+        d.steps(steps)
         if name not in d.finished:
             d.abort(name)
         run([p, d], lambda: used(p) == used(d) == 0)
@@ -178,8 +178,7 @@ def test_a_lease_that_ends_while_its_request_waits(engine: Callable[..., ModelEn
     d = engine("d", asynchronous, blocks=34, policy=policy)
     d.ask("long", [1] * 900, 120)
     ticket = prefill(p, "a", PROMPT)
-    for _ in range(12):
-        d.step()
+    d.steps(12)
     d.ask("a", PROMPT, 5, ticket)
     assert p.reset()
     while "a" not in d.finished and "long" not in d.finished:
@@ -221,8 +220,7 @@ def test_prompts_wait_for_their_leases(engine: Callable[..., ModelEngine], async
     p, d = engine("p", asynchronous, lease_wait_ms=10_000, **SMALL), engine("d", asynchronous)
     for number, prompt in enumerate(MANY):
         p.ask(f"r{number}", prompt, 1, ASKS)
-    for _ in range(20):
-        p.step()
+    p.steps(20)
     assert 0 < len(p.finished) < len(MANY)  # the others wait, and are not computed in vain
     carried: set[str] = set()
 
@@ -290,8 +288,7 @@ def test_whoever_leaves_waits_for_no_lease(engine: Callable[..., ModelEngine], a
     tickets = [prefill(p, name, prompt) for name, prompt in zip("ab", MANY)]
     p.ask("c", MANY[2], 1, ASKS)
     p.ask("d", MANY[3], 9, ASKS)
-    for _ in range(5):
-        p.step()
+    p.steps(5)
     p.abort("c")
     d.ask("a", MANY[0], 1, tickets[0])
     run([p, d], lambda: p.side._producer._reserved.keys() == {"d"} or "d" in p.answers and bool(p.answers["d"]))
@@ -313,8 +310,7 @@ def test_blocks_of_leases_are_waited_for(engine: Callable[..., ModelEngine], mon
     p.ask("long", MANY[3], 150)
     one = p.scheduler.requests["long"]
     run([p], lambda: used(p) == p.kv.num_blocks - 1)
-    for _ in range(50):
-        p.step()
+    p.steps(50)
     assert one.num_preemptions == 0 and "long" not in p.finished
     if not comes_back:
         run([p], lambda: one.num_preemptions > 0)
@@ -415,10 +411,7 @@ def test_answers_of_one_request_share_a_lease(engine: Callable[..., ModelEngine]
     run([p], lambda: len(p.finished) >= 3 + (order != "first is aborted"))
     tickets = [p.finished[name][1]["kvferry_ticket"] for name in SEVERAL if name in p.finished]
     assert len(set(tickets)) == 1 and len(p.side._producer._leases) == 1
-    params = p.finished[SEVERAL[-1]][1]
-    d.ask("a", PROMPT, 5, params)
-    run([p, d], lambda: "a" in d.finished)
-    assert d.answers["a"] == right_answer(PROMPT, 5)
+    decode(p, d, "a", PROMPT, p.finished[SEVERAL[-1]][1])
     assert stat(d, "verdicts", "use") == 1 or order == "first is aborted"  # the lease has ended with it
     run([p, d], lambda: used(p) == used(d) == 0)
 
@@ -476,9 +469,8 @@ def test_what_p_writes_after_the_prompt_is_summed(engine: Callable[..., ModelEng
     prompt = (PROMPT * 2)[:length]
     p.ask("a", prompt, 12, ASKS)
     run([p], lambda: "a" in p.finished)
-    d.ask("a", prompt, 5, p.finished["a"][1])
-    run([p, d], lambda: "a" in d.finished)
-    assert d.answers["a"] == right_answer(prompt, 5) and p.answers["a"] == right_answer(prompt, 12)
+    assert p.answers["a"] == right_answer(prompt, 12)
+    decode(p, d, "a", prompt, p.finished["a"][1])
     assert stat(d, "verdicts", "use") == 1 and stat(d, "loads_failed", "checksum") == 0
     run([p, d], lambda: used(p) == used(d) == 0)
 
@@ -524,9 +516,8 @@ def test_what_d_refuses_for_now_another_loads(engine: Callable[..., ModelEngine]
         p.step()
         d.step()
         time.sleep(0.01)
-    other.ask("a", PROMPT, 5, ticket)
-    run([p, other], lambda: "a" in other.finished)
-    assert other.answers["a"] == right_answer(PROMPT, 5) and stat(other, "verdicts", "use") == 1
+    decode(p, other, "a", PROMPT, ticket)
+    assert stat(other, "verdicts", "use") == 1
     d.side.pause(False)
     turn_away(d, "refused again", prefill(p, "b", PROMPT))
     run([p, d], lambda: used(p) == 0) if why == "paused" else None
@@ -593,6 +584,4 @@ def test_odd_parameters_end_in_an_answer_or_an_error(engine: Callable[..., Model
     assert "internal error" not in caplog.text and not asked.side.stopped
     if name in REFUSED and of == "d":
         assert str(asked.finished["odd"][0]) == "error"
-    asked.ask("next", PROMPT, 5)
-    run([p, d], lambda: "next" in asked.finished)
-    assert asked.answers["next"] == right_answer(PROMPT, 5)
+    decode(p, asked, "next", PROMPT, None)

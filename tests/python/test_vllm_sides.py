@@ -363,15 +363,12 @@ def test_each_rank_has_a_place_on_its_host(monkeypatch: pytest.MonkeyPatch) -> N
     assert given == [("", 0), (None, 2), (None, 3)]
 
 
-def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.touch(0o600)
-    key.write_text("0123456789abcdef")
+def test_an_engine_that_was_not_told_listens_where_its_environment_says(monkeypatch: pytest.MonkeyPatch, key_path: str) -> None:
     monkeypatch.setenv("VLLM_NIXL_SIDE_CHANNEL_HOST", "127.0.0.77")
     assert host_of(open_rank(monkeypatch, {})) == "127.0.0.1"
-    assert host_of(open_rank(monkeypatch, {"key_file": str(key)})) == "127.0.0.77"
-    assert host_of(open_rank(monkeypatch, {"key_file": str(key), "listen": "127.0.0.78"})) == "127.0.0.78"
-    monkeypatch.setenv("KVFERRY_KEY_FILE", str(key))
+    assert host_of(open_rank(monkeypatch, {"key_file": key_path})) == "127.0.0.77"
+    assert host_of(open_rank(monkeypatch, {"key_file": key_path, "listen": "127.0.0.78"})) == "127.0.0.78"
+    monkeypatch.setenv("KVFERRY_KEY_FILE", key_path)
     assert host_of(open_rank(monkeypatch, {})) == "127.0.0.77"
     monkeypatch.setenv("KVFERRY_LISTEN", "127.0.0.0/8")
     assert host_of(open_rank(monkeypatch, {})) == "127.0.0.1"

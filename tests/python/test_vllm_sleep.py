@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,16 +19,8 @@ from sides import Sides  # noqa: E402
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Sides]]:
-    made: list[Sides] = []
-
-    def make(**options: Any) -> Sides:
-        made.append(Sides(monkeypatch, policy="recompute", **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(monkeypatch: pytest.MonkeyPatch, closes: Callable[[Any], Any]) -> Callable[..., Sides]:
+    return lambda **options: closes(Sides(monkeypatch, policy="recompute", **options))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

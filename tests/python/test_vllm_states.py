@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("vllm")
 
 import torch  # noqa: E402
-from engines import make_prompt, pack, wait_until  # noqa: E402
+from engines import Nodes, make_prompt, pack  # noqa: E402
 from fakes import spec as attention_spec  # noqa: E402
-from kvferry import Load, Node, Publication, _kvferry  # noqa: E402
+from kvferry import Node, _kvferry  # noqa: E402
 from kvferry.vllm.layout import APART, LayoutError, Pool, check_checksums, pool_of  # noqa: E402
 from kvferry.vllm.split import Split  # noqa: E402
 from kvferry.vllm.states import groups_of_all_layers  # noqa: E402
@@ -214,7 +214,7 @@ class Whole:
         return self.kv[:, first:first + own].contiguous()
 
 
-class Engine:
+class Engine(Nodes):
     """With a state-space layer and one of attention, of fewer heads. Of two stages each has one of them."""
 
     def __init__(self, whole: Whole, ranks: int, is_empty: bool, groups: int | None = None, stages: int = 1, **fields: Any) -> None:
@@ -222,8 +222,8 @@ class Engine:
         kv = KVCacheConfig(POOL_BLOCKS, [], [KVCacheGroupSpec([NAMES[0]], spec), KVCacheGroupSpec(
             [NAMES[1]], attention_spec(num_kv_heads=max(1, KV_HEADS // ranks)))], kv_cache_layout="LBHNC")
         options = {"ranks": str(ranks * stages), "block_tokens": "32", "policy": "fail"}
-        self.control = Node({**options, "listen": ""}, {"model": "toy"})
-        self.ranks: list[Node] = []
+        control = Node({**options, "listen": ""}, {"model": "toy"})
+        nodes: list[Node] = []
         self.expected: list[dict[str, torch.Tensor]] = []
         self.memory: list[dict[str, torch.Tensor]] = []
         for number in range(ranks * stages):
@@ -233,39 +233,9 @@ class Engine:
             self.expected.append({name: right[name] for name in names})
             found = {name: torch.full_like(one, 5) if is_empty else one for name, one in self.expected[-1].items()}
             self.memory.append({name: padded(one) if name == NAMES[0] else one for name, one in found.items()})
-            self.ranks.append(Node({**options, "rank": str(number)}, {"model": "toy"}))
-            self.ranks[-1].register(*pool_of(self.memory[-1], of_stage(kv, names), Split(rank, ranks, KV_HEADS, groups)))
-        self.control.set_ranks([node.address() for node in self.ranks])
-
-    def close(self) -> None:
-        for node in (self.control, *self.ranks):
-            node.close()
-
-    def publish(self, prompt: bytes) -> str:
-        status, lease, _ = self.control.lease_reserve(2 * len(SOURCE), POOL_BLOCKS)
-        assert status == _kvferry.OK and lease is not None
-        for node in self.ranks:
-            assert node.lease_publish([Publication(lease, prompt, 0, pack(SOURCE, SOURCE))]) == [_kvferry.OK]
-        status, ticket = self.control.ticket_make(lease, prompt, pack(SOURCE, SOURCE))
-        assert status == _kvferry.OK and ticket is not None
-        return ticket
-
-    def load(self, ticket: str, prompt: bytes) -> int:
-        """The status of it."""
-        status, info = self.control.request_open(ticket, prompt, 0, {})
-        assert status == _kvferry.OK and info is not None and self.control.request_begin([info.id]) == [_kvferry.OK]
-        for node in self.ranks:
-            assert node.load_start([Load(info.id, ticket, prompt, 0, 0, pack(TARGET, TARGET))]) == [_kvferry.OK]
-
-        def verdict() -> Any:
-            for rank, node in enumerate(self.ranks):
-                for event in node.poll():
-                    if event.kind == _kvferry.EVENT_LOAD:
-                        self.control.request_report([event.report])
-                    elif event.kind == _kvferry.EVENT_RELEASED:
-                        self.control.request_released([event.id], rank)
-            return next((event.verdict for event in self.control.poll() if event.kind == _kvferry.EVENT_VERDICT), None)
-        return int(wait_until("a verdict", verdict).status)
+            nodes.append(Node({**options, "rank": str(number)}, {"model": "toy"}))
+            nodes[-1].register(*pool_of(self.memory[-1], of_stage(kv, names), Split(rank, ranks, KV_HEADS, groups)))
+        super().__init__(control, nodes)
 
     def check(self, is_loaded: bool) -> None:
         """Every byte of the pool."""
@@ -282,9 +252,17 @@ def status_of_load(p: Engine, d: Engine) -> int:
     """And everything is where it belongs."""
     with closing(p), closing(d):
         prompt = make_prompt(TOKENS)
-        status = d.load(p.publish(prompt), prompt)
+        _, _, ticket = p.lend(prompt, pack(SOURCE, SOURCE), POOL_BLOCKS)
+        status: int = d.verdict(d.fetch(ticket, prompt, pack(TARGET, TARGET))).status
         d.check(status == _kvferry.OK)
         return status
+
+
+def status_between(model: Model, ranks: tuple[int, int], groups: int | None = None, stages: tuple[int, int] = (1, 1), **fields: Any) -> int:
+    """From P to D."""
+    whole = Whole(model)
+    p, d = (Engine(whole, ranks[at], at == 1, groups, stages[at], **fields) for at in (0, 1))
+    return status_of_load(p, d)
 
 
 ENGINES = [(1, 1), (2, 2), (4, 4), (1, 2), (2, 1), (2, 4), (4, 2), (1, 4), (4, 1)]
@@ -296,14 +274,7 @@ ENGINES = [(1, 1), (2, 2), (4, 4), (1, 2), (2, 1), (2, 4), (4, 2), (1, 4), (4, 1
 def test_engines_of_other_sizes(order: Callable[[str], None], name: str, ranks_of_p: int, ranks_of_d: int, axes: str) -> None:
     order(axes)
     model = MODELS[name]
-    whole = Whole(model)
-    p, d = (Engine(whole, ranks, is_empty, model.groups) for ranks, is_empty in ((ranks_of_p, False), (ranks_of_d, True)))
-    assert status_of_load(p, d) == _kvferry.OK
-
-
-def status_between(model: Model, ranks_of_p: int, ranks_of_d: int, groups: int | None = None, **fields: Any) -> int:
-    whole = Whole(model)
-    return status_of_load(Engine(whole, ranks_of_p, False, groups, **fields), Engine(whole, ranks_of_d, True, groups, **fields))
+    assert status_between(model, (ranks_of_p, ranks_of_d), model.groups) == _kvferry.OK
 
 
 @pytest.mark.parametrize("stages_of_p, stages_of_d", [(2, 1), (1, 2)])
@@ -311,9 +282,7 @@ def status_between(model: Model, ranks_of_p: int, ranks_of_d: int, groups: int |
     (name, p, d) for name in MODELS for p, d in [(1, 1), (2, 1)] if {(name, p), (name, d)} <= set(SIZES)])
 def test_pipelines(name: str, ranks_of_p: int, ranks_of_d: int, stages_of_p: int, stages_of_d: int) -> None:
     model = MODELS[name]
-    whole = Whole(model)
-    p = Engine(whole, ranks_of_p, False, model.groups, stages_of_p)
-    assert status_of_load(p, Engine(whole, ranks_of_d, True, model.groups, stages_of_d)) == _kvferry.OK
+    assert status_between(model, (ranks_of_p, ranks_of_d), model.groups, (stages_of_p, stages_of_d)) == _kvferry.OK
 
 
 @pytest.mark.parametrize("ranks_of_p, ranks_of_d", ENGINES)
@@ -321,7 +290,7 @@ def test_pipelines(name: str, ranks_of_p: int, ranks_of_d: int, stages_of_p: int
     ("gated delta", {"kind": Kind.CUSTOM}), ("linear", {"kind": Kind.CUSTOM}), ("mamba 2, a group", {})], ids=str)
 def test_only_as_many_ranks_load_what_is_not_known(name: str, changes: dict[str, Any], ranks_of_p: int, ranks_of_d: int) -> None:
     """How a state is split; or whether all ranks have the same group, which the model's configuration would say."""
-    status = status_between(replace(MODELS[name], **changes), ranks_of_p, ranks_of_d)
+    status = status_between(replace(MODELS[name], **changes), (ranks_of_p, ranks_of_d))
     assert status == (_kvferry.OK if ranks_of_p == ranks_of_d else _kvferry.INCOMPATIBLE)
 
 
@@ -330,7 +299,7 @@ def test_only_as_many_ranks_load_what_is_not_known(name: str, changes: dict[str,
 def test_states_that_all_ranks_have(order: Callable[[str], None], ranks_of_p: int, ranks_of_d: int, axes: str) -> None:
     order(axes)
     model = MODELS["short"]
-    assert status_between(model, ranks_of_p, ranks_of_d, tp_replicated=True, shapes=model.shapes(1)) == _kvferry.OK
+    assert status_between(model, (ranks_of_p, ranks_of_d), tp_replicated=True, shapes=model.shapes(1)) == _kvferry.OK
 
 
 def test_orders_of_channels_that_differ(order: Callable[[str], None]) -> None:

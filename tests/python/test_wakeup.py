@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -59,16 +60,8 @@ class Engine:
 
 
 @pytest.fixture
-def engine() -> Iterator[Callable[..., Engine]]:
-    made: list[Engine] = []
-
-    def make(*args: object, **more: object) -> Engine:
-        made.append(Engine(*args, **more))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+def engine(closes: Callable[[Any], Any]) -> Callable[..., Engine]:
+    return lambda **arguments: closes(Engine(**arguments))
 
 
 def test_each_event_of_any_rank_causes_a_step(engine: Callable[..., Engine]) -> None:

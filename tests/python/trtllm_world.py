@@ -5,20 +5,21 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import socket
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools" / "dev")]
 
 from engines import wait_until  # noqa: E402
+from pd.ports import free_ports  # noqa: E402
 from trtllm_engine import names  # noqa: E402
 from trtllm_engine.arguments import make_arguments  # noqa: E402
-from trtllm_engine.engine import Engine  # noqa: E402
+from trtllm_engine.engine import RUN_LIMIT_S, Engine  # noqa: E402
 from trtllm_engine.model import right_answer  # noqa: E402
 
 names.install(names.NEWEST)
@@ -34,23 +35,7 @@ HOLD_MS = 3000
 MODEL = {"num_hidden_layers": 2, "num_key_value_heads": 4, "num_attention_heads": 4, "head_dim": 2, "hidden_size": 8}
 SETTINGS = {"weights_id": "toy", "staging_bytes": 1 << 20}
 
-
-RANKS_MAX = 4
-
-
-def free_ports(held: ExitStack) -> int:
-    """The first of RANKS_MAX, one for each rank. They are held: the system gives them to nobody else, and only who names one may
-    listen there, as SO_REUSEADDR of both allows."""
-    while True:
-        with suppress(OSError, OverflowError), ExitStack() as row:
-            port = 0
-            for rank in range(RANKS_MAX):
-                one = row.enter_context(socket.socket())
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                one.bind(("127.0.0.1", port + rank if port else 0))
-                port = port or int(one.getsockname()[1])
-            held.push(row.pop_all())
-            return port
+ANSWER_TOKENS = 4
 
 
 def import_adapter(version: names.Version) -> None:
@@ -70,16 +55,26 @@ def offerable(tokens: int) -> int:
     return (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
+def loaded(d: Engine, asked: int, tokens: list[int]) -> int:
+    """What the engine has neither computed nor had."""
+    return len(tokens) - d.counters[asked].computed - d.counters[asked].reused
+
+
+def answer(d: Engine, tokens: list[int], limit_s: float = RUN_LIMIT_S, **identity: Any) -> int:
+    """Of the decode engine, which must be right; how many tokens it had loaded."""
+    asked = d.submit(tokens, ANSWER_TOKENS, **identity)
+    d.run(limit_s=limit_s)
+    assert d.answers[asked] == right_answer(tokens, ANSWER_TOKENS, **identity)
+    return loaded(d, asked, tokens)
+
+
 class World:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, loading: str = "staged") -> None:
         self.loading = loading
         self._folder = folder
         self._monkeypatch = monkeypatch
-        self.engines: list[Engine] = []
-        self._processes: dict[Engine, bool] = {}
-        self._nodes: list[Node] = []
-        self._ports = ExitStack()
-        self.port = free_ports(self._ports)
+        self._open = ExitStack()
+        self.port, = free_ports(1, self._open)
         self.mailbox = str(folder / "box")
         (folder / "config.json").write_text(json.dumps(MODEL))
 
@@ -89,8 +84,9 @@ class World:
             name, connector_module="kvferry.trtllm", scheduler_class="KVFerryScheduler", worker_class="KVFerryWorker",
             model=str(self._folder), manager=manager, use_kv_cache_manager_v2=manager == "v2", blocks=BLOCKS,
             tokens_per_block=BLOCK_TOKENS, **arguments)
-        self._processes[engine] = arguments.get("processes", False)
-        self.engines.append(engine)
+        for connector in () if arguments.get("processes") else reversed(self.connectors(engine)):
+            self._open.callback(connector.close)
+        self._open.callback(engine.close)
         return engine
 
     @property
@@ -124,10 +120,12 @@ class World:
         config = self._config(manager)
         node = Node({"listen": "", "peers": self.peer, "ranks": "1", "block_tokens": str(BLOCK_TOKENS)},
                     identity_fields(config, Model(config)))
-        self._nodes.append(node)
+        self._open.callback(node.close)
         return node
 
-    def ticket(self, tokens: list[int], manager: str = "v1") -> str:
+    def ticket(self, p: Engine, tokens: list[int], manager: str = "v1") -> str:
+        """The prefill engine has computed it, and lends it."""
+        self.hand_over(p, tokens)
         return self.find(self.router(manager), self.key(tokens))
 
     def find(self, node: Node, key: bytes) -> str:
@@ -148,6 +146,11 @@ class World:
     def load(self, tokens: list[int], hold_ms: int = HOLD_MS) -> tuple[int, str]:
         """The decode engine is to ask for it."""
         return deposit(self.mailbox, tokens=tokens, at=self.peer, hold_ms=hold_ms)
+
+    def carry(self, p: Engine, tokens: list[int], hold_ms: int = HOLD_MS) -> None:
+        """From the prefill engine to the decode engine's side: all that can be offered."""
+        self.hand_over(p, tokens)
+        assert self.load(tokens, hold_ms) == (offerable(len(tokens)), "")
 
     def deposit(self, ticket: str, hold_ms: int = HOLD_MS) -> tuple[int, str]:
         return deposit(self.mailbox, ticket=ticket, hold_ms=hold_ms)
@@ -174,11 +177,4 @@ class World:
             wait_until("D's blocks, and its tickets", is_idle)
 
     def close(self) -> None:
-        for node in self._nodes:
-            node.close()
-        for engine in self.engines:
-            connectors = [] if self._processes[engine] else self.connectors(engine)
-            engine.close()
-            for connector in connectors:
-                connector.close()
-        self._ports.close()
+        self._open.close()

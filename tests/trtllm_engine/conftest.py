@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,12 @@ Make = Callable[..., Engine]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    engines: list[Engine] = []
+    with ExitStack() as engines:
+        def made(name: str, flags: str = "", **arguments: Any) -> Engine:
+            arguments = {"connector_module": "trtllm_engine.toys"} | arguments
+            return engines.enter_context(closing(Engine(name, model=f"{name}:{flags}:{tmp_path}", **arguments)))
 
-    def made(name: str, flags: str = "", **arguments: Any) -> Engine:
-        arguments = {"connector_module": "trtllm_engine.toys"} | arguments
-        engines.append(Engine(name, model=f"{name}:{flags}:{tmp_path}", **arguments))
-        return engines[-1]
-
-    yield made
-    for engine in engines:
-        engine.close()
+        yield made
 
 
 def prompt(seed: int, tokens: int = 18) -> list[int]:
@@ -51,3 +48,8 @@ def drain(engine: Engine) -> None:
         engine.nudge()
         engine.step()
     raise AssertionError(f"still pinned: {engine.pinned}")
+
+
+def all_is_back(engine: Engine) -> None:
+    drain(engine)
+    assert engine.free_blocks == engine.spec.blocks

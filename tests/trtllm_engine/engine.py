@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -162,42 +163,9 @@ class Engine:
         for each in range(len(self._ranks)) if rank is None else [rank]:
             self._faults[each].update(changes)
 
-    def die(self, rank: int, why: str = "as the test wants it") -> None:
-        self.fault(rank, die=why)
-
-    def stop(self, rank: int) -> None:
-        """It stands still for longer than the others wait."""
-        self.delay(rank, 2 * collectives.COLLECTIVE_LIMIT_S)
-
     def kill(self, rank: int) -> None:
         """Its process, with no word to anybody."""
         self._ranks[rank].kill()
-
-    def delay(self, rank: int, seconds: float) -> None:
-        """Of each iteration."""
-        self.fault(rank, delay_s=seconds)
-
-    def pause(self, request_id: int, how: str = "preempt") -> None:
-        """V2: or rollback."""
-        self.fault(pause={request_id: how})
-
-    def hold_blocks(self, count: int) -> None:
-        self.fault(held_blocks=count)
-
-    def defer(self, request_id: int, iterations: int) -> None:
-        """V2: it is prepared, its connector is asked, and it does not get into the batch, so many times."""
-        self.fault(defer={request_id: iterations})
-
-    def honour_blocks(self, count: int | None) -> None:
-        """V2: of an offer no more than so many are taken."""
-        self.fault(honour_blocks=count)
-
-    def overtake(self) -> None:
-        """V2: the beginning of an offer is given up where another request has committed it meanwhile."""
-        self.fault(overtakes=True)
-
-    def set_chunk_tokens(self, tokens: int | None) -> None:
-        self.fault(chunk_tokens=tokens)
 
     # ---- what threads share ----
 
@@ -308,10 +276,8 @@ class _Handle:
 
     def send(self, command: tuple[Any, ...]) -> None:
         """One that is gone has its end in the reply."""
-        try:
+        with suppress(OSError):
             self._connection.send(command)
-        except OSError:
-            pass
 
     def reply(self, end: float) -> Any:
         """None: it has not come in time."""
@@ -321,10 +287,7 @@ class _Handle:
             return RankDied("a rank's process is gone")
 
     def end(self) -> None:
-        try:
-            self._connection.send(("end",))
-        except OSError:
-            pass
+        self.send(("end",))
         self._wait()
         self._connection.close()
 
@@ -356,8 +319,7 @@ class _Process(_Handle):
     def _wait(self) -> None:
         self._process.join(END_LIMIT_S)
         if self._process.is_alive():
-            self._process.kill()
-            self._process.join(END_LIMIT_S)
+            self.kill()
 
 
 def _start_thread(spec: Spec, rank: int, group: Group) -> _Handle:

@@ -57,9 +57,9 @@ class Faults:
     chunk_tokens: int | None = None
     held_blocks: int = 0
     pause: dict[int, str] = field(default_factory=dict)
-    """By id: preempt or rollback, as soon as nothing of it is under way."""
+    """V2, by id: preempt or rollback, as soon as nothing of it is under way."""
     defer: dict[int, int] = field(default_factory=dict)
-    """By id: so many iterations a prepared request does not get into the batch."""
+    """V2, by id: it is prepared, its connector is asked, and it does not get into the batch, so many iterations."""
     honour_blocks: int | None = None
     """Of an offer, V2."""
     overtakes: bool = False
@@ -128,10 +128,9 @@ class Executor:
     def start(self) -> None:
         """py_executor_creator.py, then _maybe_init_kv_connector_manager."""
         worker_class, scheduler_class = self._classes()
-        config = SimpleNamespace(connector_module=self.spec.connector_module,
-                                             connector_scheduler_class=self.spec.scheduler_class,
-                                             connector_worker_class=self.spec.worker_class)
-        self.arguments.kv_connector_config = config
+        self.arguments.kv_connector_config = SimpleNamespace(
+            connector_module=self.spec.connector_module, connector_scheduler_class=self.spec.scheduler_class,
+            connector_worker_class=self.spec.worker_class)
         refuse_before(self.version, self.arguments, (worker_class, scheduler_class))
         worker, scheduler = self._construct(worker_class, scheduler_class)
         self.manager = self.module.KvCacheConnectorManager(worker, scheduler)

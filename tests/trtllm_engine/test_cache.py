@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import BLOCKS, SIZE, TOKENS, Make, ask, drain, prompt
+from .conftest import BLOCKS, SIZE, TOKENS, Make, all_is_back, ask, prompt
 from .model import POISON, right_answer
 
 
@@ -84,8 +84,7 @@ def test_blocks_that_are_saved_are_pinned(make: Make) -> None:
     engine = make("P", "lease")
     ask(engine, prompt(1))
     assert engine.pinned == [1] and engine.free_blocks == BLOCKS - 6
-    drain(engine)
-    assert engine.free_blocks == BLOCKS
+    all_is_back(engine)
 
 
 def test_the_order_of_blocks_is_drawn_by_the_seed(make: Make) -> None:
@@ -135,7 +134,7 @@ def test_pages_come_by_chunks(target: Any) -> None:
 @pytest.mark.parametrize("flags", ["", "async"])
 def test_a_deferred_request_is_asked_once(target: Any, flags: str) -> None:
     engine = target(flags)
-    engine.defer(1, 3)
+    engine.fault(defer={1: 3})
     assert ask(engine, prompt(1)) == right_answer(prompt(1), TOKENS)
     assert len(told(engine, "query")) == len(told(engine, "alloc")) == 1 and engine.counters[1].matched == 16
 
@@ -144,7 +143,7 @@ def test_a_deferred_request_is_asked_once(target: Any, flags: str) -> None:
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_an_offer_is_honoured_in_part(target: Any, flags: str, blocks: int) -> None:
     engine = target(flags)
-    engine.honour_blocks(blocks)
+    engine.fault(honour_blocks=blocks)
     assert ask(engine, prompt(1)) == right_answer(prompt(1), TOKENS)
     assert told(engine, "cancel_load") == [("cancel_load", 1, blocks * SIZE, 16)]
     assert engine.counters[1].matched == blocks * SIZE
@@ -156,9 +155,9 @@ def test_an_offer_is_honoured_in_part(target: Any, flags: str, blocks: int) -> N
 def test_an_offer_s_beginning_that_another_request_has_committed(target: Any, flags: str) -> None:
     """The runtime counts it as loaded all the same."""
     engine = target(flags)
-    engine.overtake()
+    engine.fault(overtakes=True)
     engine.submit(prompt(1), TOKENS)
-    engine.defer(1, 12)
+    engine.fault(defer={1: 12})
     engine.step()
     engine.submit([*prompt(1)[:2 * SIZE], *prompt(2)[2 * SIZE:]], 1)
     engine.run()
@@ -168,11 +167,11 @@ def test_an_offer_s_beginning_that_another_request_has_committed(target: Any, fl
 
 def test_an_offer_without_pages_is_given_up(target: Any) -> None:
     engine = target(chunk_tokens=8)
-    engine.hold_blocks(BLOCKS - 3)
+    engine.fault(held_blocks=BLOCKS - 3)
     engine.submit(prompt(1), 2)
     engine.step()
     assert told(engine, "cancel_load") == [("cancel_load", 1, 0, 16)]
-    engine.hold_blocks(0)
+    engine.fault(held_blocks=0)
     engine.run()
     assert engine.answers[1] == right_answer(prompt(1), 2) and engine.counters[1].matched == 0
 
@@ -181,7 +180,7 @@ def test_an_offer_of_a_cancelled_request_is_given_up(target: Any) -> None:
     engine = target()
     engine.submit(prompt(2), 6)
     engine.submit(prompt(1), 2)
-    engine.defer(2, 100)
+    engine.fault(defer={2: 100})
     engine.step()
     engine.cancel(2)
     engine.run()
@@ -197,7 +196,7 @@ def test_a_paused_request_runs_again(target: Any, loop: str, how: str, kind: str
     engine.submit(prompt(1), 8)
     engine.run(lambda: len(engine.answers[1]) >= 3)
     before = engine.executors[0].cache.ids(1)
-    engine.pause(1, how)
+    engine.fault(pause={1: how})
     engine.run(lambda: bool(told(engine, kind)))
     engine.run()
     assert engine.answers[1] == right_answer(prompt(1), 8)
@@ -207,15 +206,14 @@ def test_a_paused_request_runs_again(target: Any, loop: str, how: str, kind: str
     new = [data for call in told(engine, "meta") for data in call[1].new_requests]
     assert [len(data.new_tokens) for data in new] == [18, len(new[1].new_tokens)] and len(new[1].new_tokens) > 18
     assert new[1].new_block_ids == told(engine, "alloc")[1][2][0], "all of it is new"
-    drain(engine)
-    assert engine.free_blocks == BLOCKS
+    all_is_back(engine)
 
 
 def test_v1_pauses_nobody(make: Make) -> None:
     engine = make("P")
     engine.submit(prompt(1), 8)
     engine.step()
-    engine.pause(1)
+    engine.fault(pause={1: "preempt"})
     with pytest.raises(Exception, match="GUARANTEED_NO_EVICT"):
         engine.step()
 

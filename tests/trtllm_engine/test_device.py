@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import BLOCKS, TOKENS, Make, ask, drain, prompt
+from .conftest import BLOCKS, TOKENS, Make, all_is_back, ask, prompt
 from .device import DeviceTensor, cuda_library
 from .model import right_answer
 
@@ -28,8 +28,7 @@ def test_work_is_late_and_right(make: Make, manager: str, loop: str, flags: str)
     right = right_answer(prompt(1), TOKENS)
     assert ask(source, prompt(1)) == ask(target, prompt(1)) == right
     assert target.counters[1].matched == 16
-    drain(target)
-    assert target.free_blocks == BLOCKS
+    all_is_back(target)
 
 
 @pytest.mark.parametrize("loop", ["plain", "overlap"])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from . import names
-from .conftest import BLOCKS, TOKENS, Make, ask, drain, prompt
+from .conftest import TOKENS, Make, all_is_back, ask, drain, prompt
 from .model import right_answer
 
 V1 = {"manager": "v1"}
@@ -29,8 +29,7 @@ def test_blocks_go_to_another_engine(make: Make, engine: dict, loop: str, flags:
     assert [target.counters[i].matched for i in (1, 2)] == [16, 16]
     assert [target.counters[i].computed for i in (1, 2)] == [2, 2]
     for each in (source, target):
-        drain(each)
-        assert each.free_blocks == BLOCKS
+        all_is_back(each)
 
 
 @pytest.mark.parametrize("version", [names.V1_0, names.V1_2, names.NEWEST], ids=lambda version: version.name)
@@ -41,8 +40,7 @@ def test_ranks_have_their_heads(make: Make, version: names.Version, ranks: int, 
     target = make("D", flags, ranks=ranks, version=version, seed=2, loop="overlap")
     assert ask(source, prompt(1)) == ask(target, prompt(1)) == right_answer(prompt(1), TOKENS)
     assert target.counters[1].matched == 16
-    drain(target)
-    assert target.free_blocks == BLOCKS
+    all_is_back(target)
 
 
 @pytest.mark.parametrize("manager", ["v1", "v2"])
@@ -51,8 +49,7 @@ def test_ranks_can_be_processes(make: Make, manager: str) -> None:
     target = make("D", "async+lease", ranks=2, manager=manager, processes=True, loop="overlap", seed=2)
     assert ask(source, prompt(1)) == ask(target, prompt(1)) == right_answer(prompt(1), TOKENS)
     assert target.counters[1].matched == 16
-    drain(target)
-    assert target.free_blocks == BLOCKS
+    all_is_back(target)
 
 
 @pytest.mark.parametrize("manager", ["v1", "v2"])
@@ -67,8 +64,7 @@ def test_many_at_once_in_few_blocks(make: Make, manager: str, loop: str) -> None
         assert [engine.answers[each] for each in asked] == [right_answer(each, 6) for each in prompts]
     assert sum(counters.matched for counters in engines[1].counters.values()) > 50
     for engine in engines:
-        drain(engine)
-        assert engine.free_blocks == 24
+        all_is_back(engine)
 
 
 @pytest.mark.parametrize("manager", ["v1", "v2"])
@@ -90,14 +86,13 @@ def test_whatever_happens_the_text_is_right(make: Make, manager: str, loop: str,
         if drawn.random() < 0.05 and engine.answers:
             engine.cancel(drawn.choice(list(engine.answers)))
         if drawn.random() < 0.1 and manager == "v2":
-            engine.honour_blocks(drawn.choice([None, 0, 1]))
-            engine.defer(drawn.randrange(1, 9), 2)
-            engine.pause(drawn.randrange(1, 9), drawn.choice(["preempt", "rollback"]))
+            engine.fault(honour_blocks=drawn.choice([None, 0, 1]))
+            engine.fault(defer={drawn.randrange(1, 9): 2})
+            engine.fault(pause={drawn.randrange(1, 9): drawn.choice(["preempt", "rollback"])})
         engine.step()
     for engine in engines:
         engine.run()
-        drain(engine)
-        assert engine.free_blocks == engine.spec.blocks
+        all_is_back(engine)
     for (which, request), tokens in asked.items():
         answer = engines[which].answers[request]
         assert answer == right_answer(tokens, 4)[:len(answer)]

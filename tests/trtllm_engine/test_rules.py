@@ -149,13 +149,13 @@ def test_an_exception_in_forward_ends_all_requests_of_the_rank(make: Make, short
 
 def test_a_rank_can_be_made_to_die_or_to_be_late(make: Make, short_limit: None) -> None:
     engine = make("P", ranks=2)
-    engine.die(1)
+    engine.fault(1, die="as the test wants it")
     with pytest.raises(RankDied, match="as the test wants"):
         ask(engine, prompt(1))
     late = make("Q", ranks=2)
-    late.delay(1, 0.05)
+    late.fault(1, delay_s=0.05)
     assert ask(late, prompt(1)) == right_answer(prompt(1), TOKENS)
-    late.stop(1)
+    late.fault(1, delay_s=2 * collectives.COLLECTIVE_LIMIT_S)
     with pytest.raises(CollectiveMismatch, match="ranks \\[1\\] have not come"):
         ask(late, prompt(2))
 
@@ -332,7 +332,7 @@ def test_v1_gives_whoever_has_begun_what_it_was_promised(make: Make) -> None:
     engine = make("D", manager="v1")
     engine.submit(prompt(1), 20)
     engine.step()
-    engine.hold_blocks(BLOCKS)
+    engine.fault(held_blocks=BLOCKS)
     engine.run()
     assert engine.answers[1] == right_answer(prompt(1), 20)
     drain(engine)
@@ -351,10 +351,10 @@ def test_prompts_in_chunks_do_not_keep_all_pages_from_each_other(make: Make, loo
 
 def test_nothing_can_take_for_ever(make: Make) -> None:
     engine = make("D")
-    engine.hold_blocks(BLOCKS)
+    engine.fault(held_blocks=BLOCKS)
     engine.submit(prompt(1), 3)
     with pytest.raises(LimitPassed):
         engine.run(limit_s=0.2)
-    engine.hold_blocks(0)
+    engine.fault(held_blocks=0)
     engine.run()
     drain(engine)

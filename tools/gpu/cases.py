@@ -81,16 +81,13 @@ class Reader:
         self.begun = ""
         self.tell(self.cases[name])
 
-    def end_of_program(self) -> None:
-        if self.begun:
-            self.end(self.begun, NO_RESULT)
-
 
 def once(command: Command, program: Path, which: str, limit_s: float, log: str, tell: Callable[[Case], None]) -> Program:
     begin = time.monotonic()
     reader = Reader(bool(which), tell)
     status = command([str(program), *([f"={which}"] if which else [])], limit_s, log, reader.line)
-    reader.end_of_program()
+    if reader.begun:
+        reader.end(reader.begun, NO_RESULT)
     said = "\n".join(reader.lines)[-SAID_CHARACTERS:]
     return Program(program.name, reader.cases, status, said, time.monotonic() - begin)
 

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 import sizes
 import vllm_set
 from asks import ASKS_FOR_TICKET, Answer
-from parties import Parties, PartyError, children, supervised
+from parties import Parties, PartyError, Ticket, Tokens, children, supervised
 from rows import Figures, Rows, spread_ms
 from sizes import HERE, Size
 
@@ -48,8 +48,6 @@ NO_START = 3
 END_S = 30.0
 """After the last minute: what is left is ended then."""
 FIRST_USE_LIMIT_S, START_LIMIT_S, FREE_LIMIT_S, FREE_EVERY_S = 60.0, 150.0, 20.0, 0.05
-Tokens = list[int]
-Ticket = dict[str, Any]
 
 
 class StartError(RuntimeError):
@@ -63,11 +61,10 @@ class Engines(Parties):
         self.runner, self.size = runner, size
         self.prompts = sizes.prompts(size, size.prompts)
         self.others = sizes.prompts(size, size.prompts, sizes.SEED + 1)
-        self._expected: dict[tuple[int, ...], Tokens] = {}
         patience = sizes.PATIENT if library else {}
         words = {name: [str(HERE / "engine_process.py"), json.dumps(sizes.engine_options(size, model, own | patience, library))]
                  for name, own in PARTIES.items()}
-        super().__init__(rows, runner, words, sizes.engine_env(runner, bool(library), site), LOGS / "engines")
+        super().__init__(rows, runner, words, sizes.engine_env(runner, bool(library), site), LOGS / "engines", size.answer_tokens)
 
     def ticket(self, prompt: Tokens) -> Ticket:
         return ticket_of(self.wait(self.send("P", prompt, 1, ASKS_FOR_TICKET)))
@@ -83,20 +80,6 @@ class Engines(Parties):
         """Each goes on to the engine as soon as P has it."""
         asked = [(prompt, self.send("P", prompt, 1, ASKS_FOR_TICKET)) for prompt in prompts]
         return [self.send(name, prompt, tokens, ticket_of(self.wait(future))) for prompt, future in asked]
-
-    def expected(self, prompts: list[Tokens]) -> list[Tokens]:
-        """Of R, by itself, all of them at once."""
-        asked = {tuple(prompt): self.send("R", prompt, self.size.answer_tokens)
-                 for prompt in prompts if tuple(prompt) not in self._expected}
-        self._expected |= {key: self.wait(future).tokens for key, future in asked.items()}
-        return [self._expected[tuple(prompt)] for prompt in prompts]
-
-    @contextlib.contextmanager
-    def counted(self, name: str) -> Iterator[dict[str, float]]:
-        """By how much kvferry's numbers have grown meanwhile."""
-        before, grown = self.call(name, "numbers"), dict[str, float]()
-        yield grown
-        grown |= {key: value - before.get(key, 0) for key, value in self.call(name, "numbers").items()}
 
     def judged(self, grown: dict[str, float], prompts: list[Tokens], answers: list[Answer], loads: int | None) -> Figures:
         """`loads`: how many there have to be; None: what is missing was computed."""
@@ -159,7 +142,7 @@ class Engines(Parties):
         with self.counted("D") as grown:
             tickets = [self.ticket(prompt) for prompt in prompts]
             self.free_all()
-            for future in [self.send("P", prompt, 1) for prompt in self.others]:
+            for future in self.send_each("P", self.others, 1):
                 self.wait(future)
             answers = self.load_each("D", prompts, tickets)
         figures = self.judged(grown, prompts, answers, 0)
@@ -187,22 +170,12 @@ class Engines(Parties):
         figures = self.judged(grown, prompts, answers, len(prompts))
         return figures | {"right": figures["right"] and compared == wanted, "compared_blocks": compared}
 
-    def checksum(self) -> Figures:
-        return self.loaded_by("R", is_compared=True)
-
-    def tcp(self) -> Figures:
-        return self.loaded_by("T", is_compared=False)
-
     def latency(self) -> Figures:
         """Between two tokens of D's, alone and while it loads other prompts."""
         streams, loaded = self.prompts[:self.size.streams], self.prompts[self.size.streams:]
-
-        def begin() -> list[Future[Answer]]:
-            return [self.send("D", prompt, self.size.stream_tokens) for prompt in streams]
-
-        alone = [self.wait(future) for future in begin()]
+        alone = [self.wait(future) for future in self.send_each("D", streams, self.size.stream_tokens)]
         with self.counted("D") as grown:
-            asked = begin()
+            asked = self.send_each("D", streams, self.size.stream_tokens)
             for future in self.hand_over_at_once("D", loaded, 1):
                 self.wait(future)
             beside = [self.wait(future) for future in asked]
@@ -240,8 +213,9 @@ class Engines(Parties):
 
 ROWS: dict[str, Callable[[Engines], Figures]] = {
     "start": Engines.start, "graphs": Engines.graphs, "zeroed block": Engines.zeroed_block, "one by one": Engines.one_by_one,
-    "at once": Engines.at_once, "overwritten": Engines.overwritten, "P stopped": Engines.stopped, "checksum": Engines.checksum,
-    "tcp": Engines.tcp, "latency": Engines.latency, "first token": Engines.first_token, "P killed": Engines.killed}
+    "at once": Engines.at_once, "overwritten": Engines.overwritten, "P stopped": Engines.stopped,
+    "checksum": lambda engines: engines.loaded_by("R", is_compared=True), "tcp": lambda engines: engines.loaded_by("T", is_compared=False),
+    "latency": Engines.latency, "first token": Engines.first_token, "P killed": Engines.killed}
 """In the order of their worth."""
 NEEDS_A_GPU = ["graphs"]
 
@@ -315,8 +289,7 @@ def measure(rows: Rows, library: str, runners: list[str]) -> None:
             for name in ROWS:
                 rows.skip(f"{runner}/{name}")
             continue
-        engines = Engines(rows, runner, size, model, library, site)
-        with contextlib.closing(engines):
+        with contextlib.closing(Engines(rows, runner, size, model, library, site)) as engines:
             started |= run_rows(rows, runner, ROWS, engines, NEEDS_A_GPU if library else [])
     if not started:
         raise StartError("no engine has started")

@@ -16,16 +16,16 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asks import Answer
 from engines import END_S, LEASE_REASONS, LOGS, NO_START, arguments, gaps, run_rows, site_of_pack, ticket_of
-from parties import Parties, supervised
+from parties import Parties, Ticket, Tokens, supervised
 from rows import Figures, Rows
 from sizes import HERE, PATIENT, SEED
 
@@ -39,8 +39,6 @@ START_LIMIT_S = 60.0
 PUBLISHED_S = 1.0
 """Until a prompt whose ticket is there can be read: no number of the library's says that it can."""
 STREAMS = 4
-Tokens = list[int]
-Ticket = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -67,33 +65,19 @@ class Minis(Parties):
         chance = random.Random(SEED)
         self.prompts = [[chance.randrange(size.model["vocabulary"]) for _ in range(chance.randint(*size.prompt_tokens))]
                         for _ in range(size.prompts)]
-        self._expected: dict[tuple[int, ...], Tokens] = {}
         path = [*([str(site)] if site else []), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {"PYTHONPATH": os.pathsep.join(path), **({"OMP_NUM_THREADS": "1"} if library else {})}
         patience = PATIENT if library else {}
         shape = {**size.model, "together": LAYOUTS[layout]}
         words = {name: [str(HERE / "mini_process.py"), json.dumps({"shape": shape, "own": own | patience, "library": library})]
                  for name, own in PARTIES.items()}
-        super().__init__(rows, layout, words, env, LOGS / "mini")
+        super().__init__(rows, layout, words, env, LOGS / "mini", size.answer_tokens)
 
     def hand_over(self, prompt: Tokens, how: dict[str, str] = HANDS_OVER) -> Ticket:
         return ticket_of(self.wait(self.send("P", prompt, 0, how)))
 
     def begin_load(self, name: str, prompt: Tokens, ticket: Ticket, **more: Any) -> Future[Answer]:
         return self.send(name, prompt, self.size.answer_tokens, {"ticket": ticket["ticket"], **more})
-
-    def expected(self, prompts: list[Tokens]) -> list[Tokens]:
-        asked = {tuple(prompt): self.send("R", prompt, self.size.answer_tokens)
-                 for prompt in prompts if tuple(prompt) not in self._expected}
-        self._expected |= {key: self.wait(future).tokens for key, future in asked.items()}
-        return [self._expected[tuple(prompt)] for prompt in prompts]
-
-    @contextmanager
-    def counted(self, name: str) -> Iterator[dict[str, int]]:
-        """By how much kvferry's numbers have grown meanwhile."""
-        before, grown = self.call(name, "numbers"), dict[str, int]()
-        yield grown
-        grown |= {key: value - before.get(key, 0) for key, value in self.call(name, "numbers").items()}
 
     def judged(self, name: str, prompts: list[Tokens], answers: list[Answer], tickets: list[Ticket], loads: int | None) -> Figures:
         """`loads`: how many there have to be; None: what is missing was computed, and P cannot be asked for its bytes."""
@@ -129,20 +113,14 @@ class Minis(Parties):
         seen = sum(spoilt(prompt).tokens != right for prompt, right in zip(prompts, self.expected(prompts), strict=True))
         return {"seen": seen, "of": len(prompts)}
 
-    def _spoilt(self, how: str) -> Figures:
-        def spoilt(prompt: Tokens) -> Answer:
+    def spoilt(self, how: str) -> Figures:
+        def load(prompt: Tokens) -> Answer:
             ticket = self.hand_over(prompt)
             self.call("P", "spoil", how)
             return self.wait(self.begin_load("D", prompt, ticket))
 
-        figures = self._seen_wrong(spoilt)
+        figures = self._seen_wrong(load)
         return {"right": figures["seen"] == figures["of"], **figures}
-
-    def zeroed_block(self) -> Figures:
-        return self._spoilt("zero")
-
-    def reused_early(self) -> Figures:
-        return self._spoilt("take")
 
     def published_early(self) -> Figures:
         """Said, not judged: a device that is quick enough does not show it."""
@@ -151,9 +129,6 @@ class Minis(Parties):
     def loaded_early(self) -> Figures:
         """Said, not judged."""
         return self._seen_wrong(lambda prompt: self.wait(self.begin_load("D", prompt, self.hand_over(prompt), early=True)))
-
-    def one_by_one(self) -> Figures:
-        return self.load_each("D", self.prompts[:4 * self.size.few])
 
     def at_once(self) -> Figures:
         """The pools are too small for all: blocks go from one request to the next while the device still works."""
@@ -202,9 +177,6 @@ class Minis(Parties):
         compared = grown["blocks_verified"]
         return figures | {"right": figures["right"] and compared == grown["blocks_loaded"] > 0, "compared_blocks": compared}
 
-    def tcp(self) -> Figures:
-        return self.load_each("T", self.prompts[:self.size.few])
-
     def capture(self) -> Figures:
         """Of a graph, on another thread of D's, in the mode global, while D loads."""
         prompts = self.prompts[:STREAMS]
@@ -217,12 +189,8 @@ class Minis(Parties):
     def latency(self) -> Figures:
         """Between two tokens of D's, alone and beside loads."""
         streams = [prompt for prompt in self.prompts if len(prompt) + self.size.stream_tokens < self.size.model["longest"]][:STREAMS]
-
-        def begin() -> list[Future[Answer]]:
-            return [self.send("D", prompt, self.size.stream_tokens) for prompt in streams]
-
-        alone = [self.wait(future) for future in begin()]
-        asked = begin()
+        alone = [self.wait(future) for future in self.send_each("D", streams, self.size.stream_tokens)]
+        asked = self.send_each("D", streams, self.size.stream_tokens)
         loads = self.load_each("D", self.prompts[-self.size.few:])
         beside = [self.wait(future) for future in asked]
         same = all(one.tokens == other.tokens for one, other in zip(alone, beside, strict=True))
@@ -239,9 +207,11 @@ class Minis(Parties):
 
 
 ROWS: dict[str, Callable[[Minis], Figures]] = {
-    "start": Minis.start, "zeroed block": Minis.zeroed_block, "reused early": Minis.reused_early,
-    "published early": Minis.published_early, "loaded early": Minis.loaded_early, "one by one": Minis.one_by_one,
-    "at once": Minis.at_once, "lease ended": Minis.ended, "P stopped": Minis.stopped, "checksum": Minis.checksum, "tcp": Minis.tcp,
+    "start": Minis.start, "zeroed block": lambda minis: minis.spoilt("zero"), "reused early": lambda minis: minis.spoilt("take"),
+    "published early": Minis.published_early, "loaded early": Minis.loaded_early,
+    "one by one": lambda minis: minis.load_each("D", minis.prompts[:4 * minis.size.few]), "at once": Minis.at_once,
+    "lease ended": Minis.ended, "P stopped": Minis.stopped, "checksum": Minis.checksum,
+    "tcp": lambda minis: minis.load_each("T", minis.prompts[:minis.size.few]),
     "capture": Minis.capture, "latency": Minis.latency, "P killed": Minis.killed}
 NEEDS_A_GPU = ["published early", "loaded early", "capture"]
 

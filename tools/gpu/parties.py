@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -28,6 +28,8 @@ STOP_LIMIT_S, END_LIMIT_S, ASK_LIMIT_S, CALL_LIMIT_S = 10.0, 10.0, 60.0, 20.0
 SUPERVISED = "KVFERRY_GPU_SUPERVISED"
 SAID_CHARACTERS = 2000
 """Of a log's end."""
+Tokens = list[int]
+Ticket = dict[str, Any]
 
 
 class PartyError(RuntimeError):
@@ -128,10 +130,12 @@ class Party:
 
 
 class Parties:
-    """Those of one file of rows, by name."""
+    """Those of one file of rows, by name. R says what the others should answer."""
 
-    def __init__(self, rows: Rows, prefix: str, words: Mapping[str, Sequence[str]], env: Mapping[str, str], logs: Path) -> None:
-        self.rows = rows
+    def __init__(self, rows: Rows, prefix: str, words: Mapping[str, Sequence[str]], env: Mapping[str, str], logs: Path,
+                 answer_tokens: int) -> None:
+        self.rows, self._answer_tokens = rows, answer_tokens
+        self._expected: dict[tuple[int, ...], Tokens] = {}
         self._up = {name: Party(f"{prefix}-{name}", words[name], env, logs) for name in words}
 
     def facts(self, limit_s: float) -> dict[str, dict[str, Any]]:
@@ -151,12 +155,29 @@ class Parties:
     def send(self, name: str, prompt: list[int], tokens: int, params: dict[str, Any] | None = None) -> Future[Answer]:
         return self._up[name].submit("ask", Ask(prompt, tokens, params))
 
+    def send_each(self, name: str, prompts: list[Tokens], tokens: int) -> list[Future[Answer]]:
+        return [self.send(name, prompt, tokens) for prompt in prompts]
+
     def wait(self, future: Future[Answer]) -> Answer:
         answer: Answer = answer_of(future, self.rows.limit(ASK_LIMIT_S))
         return answer
 
     def call(self, name: str, call: str, *args: Any) -> Any:
         return answer_of(self._up[name].submit(call, *args), self.rows.limit(CALL_LIMIT_S))
+
+    def expected(self, prompts: list[Tokens]) -> list[Tokens]:
+        """Of R, by itself, all of them at once."""
+        asked = {tuple(prompt): self.send("R", prompt, self._answer_tokens)
+                 for prompt in prompts if tuple(prompt) not in self._expected}
+        self._expected |= {key: self.wait(future).tokens for key, future in asked.items()}
+        return [self._expected[tuple(prompt)] for prompt in prompts]
+
+    @contextlib.contextmanager
+    def counted(self, name: str) -> Iterator[dict[str, float]]:
+        """By how much kvferry's numbers have grown meanwhile."""
+        before, grown = self.call(name, "numbers"), dict[str, float]()
+        yield grown
+        grown |= {key: value - before.get(key, 0) for key, value in self.call(name, "numbers").items()}
 
 
 def supervised(limit_s: float) -> int | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pd import client, metrics, trial, web
+from pd import client, trial, web
 from pd.client import Ticket
 from pd.engine import Engine
 from pd.paths import SMOLLM2
@@ -187,7 +187,7 @@ def test_the_same_model_elsewhere(rig_of: Callable[..., Rig], right: dict[str | 
 
 
 def counted(of: Engine, name: str) -> int:
-    return int(metrics.total(of.samples(), name, reason=UNHASHED))
+    return int(of.total(name, reason=UNHASHED))
 
 
 def test_images_that_are_only_counted_get_no_ticket(rig_of: Callable[..., Rig], right: dict[str | None, list[int]]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from pd import client, metrics, trial, web
+from pd import client, trial
 from pd.engine import Engine, EngineSpec
 from pd.rig import Rig
 from safetensors.torch import save_file
@@ -76,14 +76,12 @@ class Pair:
 
     def ask(self, of: Engine, prompt: client.Prompt, tokens: int, ticket: client.Ticket | None = None,
             model: str = "a") -> client.Reply:
-        body = {**client.completion_body(prompt, tokens, ticket), "model": model}
-        reply = client.read_reply(web.post_json(of.url + "/v1/completions", body, LIMIT_S))
+        reply = client.complete(of.url, prompt, tokens, ticket, LIMIT_S, {"model": model})
         assert reply.ok, reply.in_short(200)
         return reply
 
     def call(self, of: Engine, path: str, **body: Any) -> None:
-        answer = web.post_json(f"{of.url}/v1/{path}", body, LIMIT_S)
-        assert answer.status == 200, answer
+        of.call(f"/v1/{path}", LIMIT_S, body)
 
     def load(self, of: Engine, folder: Path, name: str = "a", **how: Any) -> None:
         self.call(of, "load_lora_adapter", lora_name=name, lora_path=str(folder), **how)
@@ -102,7 +100,8 @@ class Pair:
         rig.probe()
         after = rig.counters()
         return Outcome(reply.tokens, trial.grown(before, after, trial.LOADED), trial.new_failures(before, after),
-                       new(before, after, NOT_LOADED), new(tickets_before, rig.producer.samples(), NO_TICKETS))
+                       trial.new_by("reason", before, after, NOT_LOADED),
+                       trial.new_by("reason", tickets_before, rig.producer.samples(), NO_TICKETS))
 
     def loads(self, model: str = "a") -> None:
         outcome = self.hand_over(model, model)
@@ -114,12 +113,6 @@ class Pair:
         assert set(outcome.refused) == ({refused} if refused else set()), outcome
         assert set(outcome.not_loaded) == ({not_loaded} if not_loaded else set()), outcome
         assert outcome.tokens == self.own(self.rig.question, model)
-
-
-def new(before: metrics.Samples, after: metrics.Samples, name: str) -> dict[str, int]:
-    old = metrics.by_label(before, name, "reason")
-    return {reason: int(count - old.get(reason, 0)) for reason, count in metrics.by_label(after, name, "reason").items()
-            if count > old.get(reason, 0)}
 
 
 Pairs = Callable[[str], Pair]

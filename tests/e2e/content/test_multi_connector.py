@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pd import client, faults, metrics, trial
+from pd import client, faults, trial
 from pd.client import Reply
 from pd.connector import example, lmcache, offloading
 from pd.engine import BLOCK_TOKENS, LMCACHE_ENV, Engine, LMCacheServer
@@ -59,10 +59,6 @@ def offload_rig(first: bool) -> Iterator[Rig]:
         yield rig_of(stack)
 
 
-def count(engine: Engine, name: str) -> float:
-    return metrics.total(engine.samples(), name)
-
-
 def poke(engine: Engine) -> None:
     """vLLM shows what a step has counted with the next one."""
     assert client.complete(engine.url, [1, 2, 3], 1).ok
@@ -71,17 +67,17 @@ def poke(engine: Engine) -> None:
 def wait_for_stores(engine: Engine, more_than: float) -> None:
     def stored() -> bool:
         poke(engine)
-        return count(engine, STORED) > more_than
+        return engine.total(STORED) > more_than
     wait_until("waiting for the sibling's stores", stored, LIMIT_S)
 
 
 def test_loads(offload_rig: Rig) -> None:
     rig = offload_rig
     rig.expected(rig.question)
-    before, brought = count(rig.decoder, LOADED), count(rig.decoder, BROUGHT)
+    before, brought = rig.decoder.total(LOADED), rig.decoder.total(BROUGHT)
     expect.loaded(trial.run(rig, faults.HEALTHY), TOKENS)
-    assert count(rig.decoder, LOADED) - before == BLOCKS
-    assert count(rig.decoder, BROUGHT) == brought
+    assert rig.decoder.total(LOADED) - before == BLOCKS
+    assert rig.decoder.total(BROUGHT) == brought
 
 
 def test_what_the_sibling_keeps_comes_back(offload_rig: Rig) -> None:
@@ -90,18 +86,18 @@ def test_what_the_sibling_keeps_comes_back(offload_rig: Rig) -> None:
     expected = rig.expected(rig.question)
     rig.settle()
     for one in (rig.producer, rig.decoder):
-        stored = count(one, STORED)
+        stored = one.total(STORED)
         assert client.complete(one.url, rig.question, rig.max_tokens).tokens == expected
         wait_for_stores(one, stored)
         one.reset_prefix_cache(external=False)
-    brought = [count(one, BROUGHT) for one in (rig.producer, rig.decoder)]
+    brought = [one.total(BROUGHT) for one in (rig.producer, rig.decoder)]
     assert client.complete(rig.decoder.url, rig.question, rig.max_tokens, timeout_s=LIMIT_S).tokens == expected
     poke(rig.decoder)
-    assert count(rig.decoder, BROUGHT) > brought[1]
+    assert rig.decoder.total(BROUGHT) > brought[1]
     rig.decoder.reset_prefix_cache()
     assert rig.decode(rig.question, rig.ticket(rig.question)).tokens == expected
     poke(rig.producer)
-    assert count(rig.producer, BROUGHT) > brought[0]
+    assert rig.producer.total(BROUGHT) > brought[0]
     rig.settle()
 
 
@@ -134,18 +130,18 @@ def test_blocks_are_stored_before_a_load_overwrites_them(offload_rig: Rig) -> No
     for _ in range(2):
         poke(rig.decoder)  # what the reset has had stored is counted
     tickets = [rig.ticket(prompt) for prompt in rig.prompts[1:3]]
-    stored = count(rig.decoder, STORED)
-    loaded = count(rig.decoder, LOADED)
+    stored = rig.decoder.total(STORED)
+    loaded = rig.decoder.total(LOADED)
     assert client.complete(rig.decoder.url, rig.question, 1).tokens == expected[0][:1]
-    assert count(rig.decoder, STORED) == stored, "it is stored already"
+    assert rig.decoder.total(STORED) == stored, "it is stored already"
     for prompt, ticket, tokens in zip(rig.prompts[1:], tickets, expected[1:]):
         assert rig.decode(prompt, ticket).tokens == tokens
     wait_for_stores(rig.decoder, stored)
-    assert count(rig.decoder, LOADED) - loaded == 2 * BLOCKS
-    brought = count(rig.decoder, BROUGHT)
+    assert rig.decoder.total(LOADED) - loaded == 2 * BLOCKS
+    brought = rig.decoder.total(BROUGHT)
     assert rig.decode(rig.question, {}).tokens == expected[0]
     poke(rig.decoder)
-    assert count(rig.decoder, BROUGHT) > brought
+    assert rig.decoder.total(BROUGHT) > brought
     rig.settle()
 
 
@@ -177,10 +173,10 @@ def test_beside_one_that_saves_files(example_rig: Rig) -> None:
     assert list(kept(rig.decoder).iterdir())
     rig.settle()
     assert rig.decode(rig.question, {}).tokens == expected  # the sibling's
-    assert count(rig.decoder, LOADED) == 0 == count(rig.decoder, trial.RECOMPUTED)
+    assert rig.decoder.total(LOADED) == 0 == rig.decoder.total(trial.RECOMPUTED)
     loads = faults.Fault("-", "the sibling has nothing", lambda rig: forget(rig.decoder) or faults.healthy(rig))
     expect.loaded(trial.run(rig, loads), TOKENS)
-    assert count(rig.decoder, LOADED) == BLOCKS
+    assert rig.decoder.total(LOADED) == BLOCKS
 
 
 def test_a_sibling_that_has_the_beginning(example_rig: Rig, first: bool) -> None:
@@ -188,11 +184,11 @@ def test_a_sibling_that_has_the_beginning(example_rig: Rig, first: bool) -> None
     rig = example_rig
     expected = rig.expected(rig.question)
     rig.settle()
-    before, loaded = count(rig.decoder, "kvferry_not_loaded_total"), count(rig.decoder, LOADED)
+    before, loaded = rig.decoder.total("kvferry_not_loaded_total"), rig.decoder.total(LOADED)
     assert rig.decode(rig.question, rig.ticket(rig.question)).tokens == expected
     poke(rig.decoder)
-    assert count(rig.decoder, LOADED) - loaded == (BLOCKS if first else 0)
-    assert count(rig.decoder, "kvferry_not_loaded_total") - before == (0 if first else 1)
+    assert rig.decoder.total(LOADED) - loaded == (BLOCKS if first else 0)
+    assert rig.decoder.total("kvferry_not_loaded_total") - before == (0 if first else 1)
     rig.settle()
 
 
@@ -229,28 +225,28 @@ def comes_back(engine: Engine, rig: Rig, ask: Callable[[], Reply]) -> None:
     assert client.complete(engine.url, rig.question, rig.max_tokens).tokens == expected
     rig.stack.wait_idle()
     engine.reset_prefix_cache(external=False)
-    before = count(engine, trial.LOADED)
+    before = engine.total(trial.LOADED)
     assert ask().tokens == expected
     poke(engine)
-    assert count(engine, trial.LOADED) - before == TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
+    assert engine.total(trial.LOADED) - before == TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
     rig.settle()
 
 
 def test_beside_lmcache(lmcache_rig: Rig) -> None:
     rig = lmcache_rig
-    loaded = count(rig.decoder, LOADED)
+    loaded = rig.decoder.total(LOADED)
     expect.loaded(trial.run(rig, faults.HEALTHY), TOKENS)
-    assert count(rig.decoder, LOADED) - loaded == BLOCKS
+    assert rig.decoder.total(LOADED) - loaded == BLOCKS
 
 
 def test_what_lmcache_keeps_comes_back(lmcache_rig: Rig) -> None:
     """On D, and on P, which leases the blocks that it has loaded."""
     rig = lmcache_rig
-    loaded = count(rig.decoder, LOADED)
+    loaded = rig.decoder.total(LOADED)
     comes_back(rig.decoder, rig, lambda: rig.decode(rig.question, {}))
-    assert count(rig.decoder, LOADED) == loaded
+    assert rig.decoder.total(LOADED) == loaded
     comes_back(rig.producer, rig, lambda: rig.decode(rig.question, rig.ticket(rig.question)))
-    assert count(rig.decoder, LOADED) - loaded == BLOCKS
+    assert rig.decoder.total(LOADED) - loaded == BLOCKS
 
 
 def test_a_stale_ticket_beside_lmcache(lmcache_rig: Rig) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from pd import client, faults, trial, web
+from pd import client, faults, trial
 from pd.client import Prompt, Reply, Ticket
 from pd.engine import BLOCK_TOKENS
 from pd.faults import Fault
@@ -32,8 +31,7 @@ def rig(start: Callable[..., Callable[[str, str], Rig]]) -> Rig:
 
 
 def ask(url: str, prompt: Prompt, tokens: int, ticket: Ticket, salt: str | None) -> Reply:
-    body: dict[str, Any] = client.completion_body(prompt, tokens, ticket)
-    return client.read_reply(web.post_json(url + "/v1/completions", body | ({"cache_salt": salt} if salt else {}), LIMIT_S))
+    return client.complete(url, prompt, tokens, ticket, LIMIT_S, {"cache_salt": salt} if salt else {})
 
 
 def salted(of_ticket: str | None, of_request: str | None) -> Fault:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kvferry.engine import digest_file, digests
-from pd import client, faults, metrics, trial
+from pd import faults, trial
 from pd.engine import Engine, EngineSpec
 from pd.paths import FAST
 from pd.progress import wait_until
@@ -18,7 +18,7 @@ from pd.rig import Rig
 
 import expect
 from shapes import engine
-from test_updates import ENDED, call, reload, show_usage
+from test_updates import ENDED, gives_tickets, reload
 
 pytestmark = pytest.mark.deep
 
@@ -87,7 +87,7 @@ def log_of(engine: Engine) -> str:
 
 
 def mismatches(engine: Engine) -> float:
-    return metrics.total(engine.samples(), "kvferry_weights_digest_mismatches_total")
+    return engine.total("kvferry_weights_digest_mismatches_total")
 
 
 def is_lent(engine: Engine) -> bool:
@@ -101,11 +101,7 @@ def until_disproved(engine: Engine) -> None:
 
 def with_a_ticket_of_before(inject: Callable[[Rig], None]) -> faults.Fault:
     """What happens between the ticket and its use."""
-    def ask(rig: Rig) -> client.Reply:
-        ticket = rig.ticket(rig.question)
-        inject(rig)
-        return rig.decode(rig.question, ticket)
-    return faults.Fault("-", "a ticket that was given before the weights were read", ask)
+    return faults.Fault("-", "a ticket that was given before the weights were read", faults.handed(inject))
 
 
 def test_tickets_before_the_weights_are_read(rig_of: Callable[[str, str], Rig], reader: Reader, folders: dict[str, Path]) -> None:
@@ -125,18 +121,12 @@ def test_a_producer_s_byte_has_changed(rig_of: Callable[[str, str], Rig], reader
         reader.let_go(folders["P-changed"])
         until_disproved(rig.producer)
         wait_until("waiting for the lease's end", lambda: not is_lent(rig.producer), LIMIT_S)
-
-    def gives_tickets() -> bool:
-        given = client.complete(rig.producer.url, rig.question, 1, client.ASK_FOR_TICKET).ticket is not None
-        call(rig.producer, "/reset_prefix_cache")
-        show_usage(rig.producer)
-        return given
     rig = rig_of("P-changed", "D")
     expect.loaded(trial.run(rig, faults.HEALTHY), len(rig.question))
     expect.recomputed(trial.run(rig, with_a_ticket_of_before(disprove)), *ENDED)
-    assert not gives_tickets()
+    assert not gives_tickets(rig.producer, rig)
     reload(rig.producer, folders["P-changed"])
-    wait_until("waiting for the digest of what is there", gives_tickets, LIMIT_S)
+    wait_until("waiting for the digest of what is there", lambda: gives_tickets(rig.producer, rig), LIMIT_S)
     expect.recomputed(trial.run(rig, faults.HEALTHY), "incompatible")
 
 
@@ -145,8 +135,8 @@ def test_a_decoder_s_byte_has_changed(rig_of: Callable[[str, str], Rig], reader:
     assert trial.run(rig, faults.HEALTHY).loaded >= len(rig.question) - 1
     reader.let_go(folders["D-changed"])
     until_disproved(rig.decoder)
-    before = metrics.total(rig.decoder.samples(), "kvferry_not_loaded_total", reason="weights_unknown")
+    before = rig.decoder.total("kvferry_not_loaded_total", reason="weights_unknown")
     outcome = trial.run(rig, faults.HEALTHY)
     expect.right_tokens(outcome)
     assert outcome.loaded == 0
-    assert metrics.total(rig.decoder.samples(), "kvferry_not_loaded_total", reason="weights_unknown") > before
+    assert rig.decoder.total("kvferry_not_loaded_total", reason="weights_unknown") > before

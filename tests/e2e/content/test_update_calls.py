@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pd import faults, trial
-from pd.engine import Engine, EngineSpec
+from pd.engine import EngineSpec
 from pd.progress import wait_until
 from pd.rig import Rig
 
 import expect
 from shapes import engine
-from test_updates import ENDED, LIMIT_S, call, folders, gives_tickets, reload, show_usage  # noqa: F401
+from test_updates import ENDED, LIMIT_S, call, folders, gives_tickets, reload, reset, rpc  # noqa: F401
 
 pytestmark = pytest.mark.deep
 
@@ -28,16 +27,6 @@ def extended(name: str) -> EngineSpec:
 @pytest.fixture(scope="module")
 def rig(start: Callable[..., Callable[[str, str], Rig]]) -> Rig:
     return start([extended("P"), extended("D")])("P", "D")
-
-
-def rpc(of: Engine, method: str, *args: Any, **kwargs: Any) -> None:
-    call(of, "/collective_rpc", {"method": method, "args": list(args), "kwargs": kwargs})
-    show_usage(of)
-
-
-def reset(of: Engine) -> None:
-    call(of, "/reset_prefix_cache")
-    show_usage(of)
 
 
 def test_weights_written_by_a_worker_s_extension(rig: Rig) -> None:

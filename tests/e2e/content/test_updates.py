@@ -49,9 +49,7 @@ def rig(start: Callable[..., Callable[[str, str], Rig]], folders: Path) -> Rig:
 
 
 def call(of: Engine, path: str, body: dict[str, Any] | None = None) -> web.Answer:
-    answer = web.post_json(of.url + path, body or {}, LIMIT_S)
-    assert answer.status == 200, answer
-    return answer
+    return of.call(path, LIMIT_S, body)
 
 
 def show_usage(of: Engine) -> None:
@@ -59,9 +57,18 @@ def show_usage(of: Engine) -> None:
     assert client.complete(of.url, [1, 2, 3], 1).ok
 
 
-def reload(of: Engine, folder: Path) -> None:
-    call(of, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+def reset(of: Engine) -> None:
+    call(of, "/reset_prefix_cache")
     show_usage(of)
+
+
+def rpc(of: Engine, method: str, *args: Any, **kwargs: Any) -> None:
+    call(of, "/collective_rpc", {"method": method, "args": list(args), "kwargs": kwargs})
+    show_usage(of)
+
+
+def reload(of: Engine, folder: Path) -> None:
+    rpc(of, "reload_weights", weights_path=str(folder))
 
 
 @pytest.mark.parametrize("path", ["/reset_prefix_cache", "/pause"])
@@ -88,8 +95,7 @@ def stopped(rig: Rig) -> Iterator[client.Ticket]:
     rig.producer.process.pause()
     yield ticket
     rig.producer.process.resume()
-    call(rig.producer, "/reset_prefix_cache")
-    show_usage(rig.producer)
+    reset(rig.producer)
 
 
 def test_loads_end_before_a_pause(rig: Rig, stopped: client.Ticket) -> None:
@@ -105,8 +111,7 @@ def test_loads_end_before_a_pause(rig: Rig, stopped: client.Ticket) -> None:
 
 def gives_tickets(engine: Engine, rig: Rig) -> bool:
     given = client.complete(engine.url, rig.question, 1, client.ASK_FOR_TICKET).ticket is not None
-    call(engine, "/reset_prefix_cache")
-    show_usage(engine)
+    reset(engine)
     return given
 
 

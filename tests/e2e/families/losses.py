@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 from pd import metrics
 from pd.client import Reply
 from pd.faults import Fault, let_go_on
@@ -15,7 +13,6 @@ from pd.rig import Rig
 
 LOADING = "kvferry_loads_open"
 LOADING_LIMIT_S = 10.0
-SECOND_RANK = re.compile(r"Worker_(TP|PP)1$")
 
 NETWORK = ("transfer_stalled", "transfer_failed", "peer_down", "handshake_timeout")
 LEASE = ("lease_expired", "lease_unknown", *NETWORK)
@@ -49,18 +46,5 @@ def leave_out(rig: Rig) -> None:
     rig.stack.engines.remove(rig.producer)
 
 
-def second_rank(rig: Rig) -> psutil.Process:
-    """The process of P's second tensor-parallel rank, or of its second stage."""
-    return next(process for process in rig.producer.process.family()
-                if any(SECOND_RANK.search(word) for word in process.cmdline()))
-
-
-def rank_lost(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
-    second_rank(rig).suspend()
-    return rig.decode(rig.question, ticket)
-
-
 LEASE_ENDS = Fault("-", "the lease ends during the load", lease_ends, let_go_on)
 KILLED = Fault("-", "P is killed during the load", killed, leave_out)
-RANK_LOST = Fault("-", "one rank of P stands still", rank_lost, lambda rig: second_rank(rig).resume())

@@ -136,11 +136,11 @@ def test_a_rank_is_lost(rig: Rig, row: Row, known: list[tuple[Prompt, Local]], d
     rig.warm_up()
     if row.family.replicated and row.topology.prefill == RANKS:
         for _ in range(2):  # loads take turns at the ranks, and the one that stands still has nothing that the other has not
-            outcome = trial.run(rig, losses.RANK_LOST)
+            outcome = trial.run(rig, faults.RANK_LOST)
             assert not outcome.recomputed and outcome.loaded_blocks
             right_and_typed(outcome, known[-1][1], doubt, ())
         return
-    outcome = trial.run(rig, losses.RANK_LOST)
+    outcome = trial.run(rig, faults.RANK_LOST)
     assert outcome.recomputed
     right_and_typed(outcome, known[-1][1], doubt, losses.NETWORK)
 

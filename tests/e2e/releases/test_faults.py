@@ -88,7 +88,7 @@ def test_ten_prompts(pair: Pair) -> None:
 # ---- what ends a request ----
 
 def with_ticket(title: str, change: Callable[[Ticket], Ticket]) -> Fault:
-    return Fault("f", title, lambda rig: rig.decode(rig.question, change(rig.ticket(rig.question))))
+    return Fault("f", title, faults.handed(change=change))
 
 
 def without(ticket: Ticket) -> Ticket:

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
-from pd import client, metrics, trial
+from pd import client, trial
 from pd.client import Prompt, Reply, Ticket
 from pd.engine import BLOCK_TOKENS, Engine, EngineSpec
 from pd.families import BY_NAME
@@ -64,11 +65,7 @@ def ticket_of(rig: Rig, rank: str | None, prompt: Prompt) -> Ticket:
     return ticket
 
 
-def by_rank(before: Samples, after: Samples, name: str) -> dict[str, int]:
-    """What has grown, and of which rank."""
-    ranks = metrics.by_label(after, name, "engine")
-    grown = {rank: int(metrics.total(after, name, engine=rank) - metrics.total(before, name, engine=rank)) for rank in ranks}
-    return {rank: count for rank, count in grown.items() if count}
+by_rank = partial(trial.new_by, "engine")
 
 
 def loaded(rig: Rig, before: Samples, prompts: int) -> dict[str, int]:

@@ -42,12 +42,6 @@ def spec(name: str, blocks: int, **options: object) -> EngineSpec:
 
 
 @pytest.fixture(scope="module")
-def relay() -> Iterator[Relay]:
-    with Relay() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def up(start: Callable[..., Callable[[str, str], Rig]]) -> Rig:
     return start([spec("P", P_BLOCKS, advertise=HOST), spec("D", D_BLOCKS, transports=["tcp"])])("P", "D")
 
@@ -68,10 +62,6 @@ def rig(up: Rig, relay: Relay) -> Iterator[Rig]:
 def hold(rig: Rig, relay: Relay) -> None:
     """Blocks do not arrive, while leases are renewed and signs of life answered."""
     relay.hold(but=rig.producer.connector_port)
-
-
-def value(engine: Engine, name: str) -> float:
-    return metrics.total(engine.samples(), name)
 
 
 def wait_for(what: str, ready: Callable[[], bool], limit_s: float = WAIT_S) -> float:
@@ -102,7 +92,18 @@ def in_background() -> Iterator[Callable[..., Future[Reply]]]:
 
 
 def wait_loading(rig: Rig, loads: int = 1) -> None:
-    wait_for(f"{loads} loads", lambda: value(rig.decoder, "kvferry_loads_open") == loads)
+    wait_for(f"{loads} loads", lambda: rig.decoder.total("kvferry_loads_open") == loads)
+
+
+@contextmanager
+def loading(rig: Rig, relay: Relay) -> Iterator[Future[Reply]]:
+    """D's answer, whose load does not end before the relay lets go."""
+    ticket = rig.ticket(rig.question)
+    hold(rig, relay)
+    with in_background() as submit:
+        reply = submit(rig.decode, rig.question, ticket)
+        wait_loading(rig)
+        yield reply
 
 
 def expect_loaded(rig: Rig, reply: Reply, tokens: list[int], before: metrics.Samples) -> None:
@@ -127,8 +128,8 @@ def test_before_admission(rig: Rig, relay: Relay) -> None:
         first_reply = submit(rig.decode, first, first_ticket)
         wait_loading(rig)
         waiting = client.ask(rig.decoder.url, second, rig.max_tokens, second_ticket)
-        wait_for("the second request", lambda: value(rig.decoder, "kvferry_requests_open") == 2)
-        assert value(rig.decoder, "kvferry_loads_open") == 1, "it was admitted"
+        wait_for("the second request", lambda: rig.decoder.total("kvferry_requests_open") == 2)
+        assert rig.decoder.total("kvferry_loads_open") == 1, "it was admitted"
         waiting.close()
         back_s = wait_for("P's blocks of the second", lambda: rig.producer.usage() == held_by_first)
         assert back_s < SECOND + MARGIN_S
@@ -158,7 +159,7 @@ def test_on_p_before_d_knows(rig: Rig) -> None:
     """P has published, and goes on generating: there is a lease, and no ticket yet."""
     asked = client.ask(rig.producer.url, rig.question, 300, client.ASK_FOR_TICKET, stream=True)
     assert asked.getresponse().read(10)
-    assert value(rig.producer, "kvferry_leases_untaken") > 0 and rig.producer.usage() > 0.0
+    assert rig.producer.total("kvferry_leases_untaken") > 0 and rig.producer.usage() > 0.0
     asked.close()
     expect_blocks_back(rig)
 
@@ -190,11 +191,7 @@ def test_a_load_longer_than_a_lease(rig: Rig, relay: Relay) -> None:
     """Nothing is computed meanwhile on either side: the leases are renewed and the steps without a forward pass go on."""
     tokens = expected(rig, rig.question, rig.max_tokens)
     before = rig.decoder.samples()
-    ticket = rig.ticket(rig.question)
-    hold(rig, relay)
-    with in_background() as submit:
-        reply = submit(rig.decode, rig.question, ticket)
-        wait_loading(rig)
+    with loading(rig, relay) as reply:
         time.sleep(LEASE_S + 1.0)
         relay.let_go()
         expect_loaded(rig, reply.result(), tokens, before)
@@ -225,7 +222,7 @@ def test_a_prompt_in_chunks(rig: Rig) -> None:
     rig.outlast_lease()
     reply = rig.decode(prompt, stale)
     assert reply.ok and reply.tokens == tokens
-    assert value(rig.decoder, RECOMPUTED) - metrics.total(before, RECOMPUTED) == LONG
+    assert rig.decoder.total(RECOMPUTED) - metrics.total(before, RECOMPUTED) == LONG
     expect_blocks_back(rig)
 
 
@@ -240,10 +237,10 @@ def test_loads_and_preemptions(rig: Rig, relay: Relay) -> None:
         replies = [submit(client.complete, rig.decoder.url, prompt, length, ticket)
                    for prompt, length, ticket in zip(prompts[1:], lengths[1:], tickets[1:])]
         blocks = sum(-(-len(prompt) // BLOCK_TOKENS) for prompt in prompts[1:])
-        wait_for("their loads", lambda: value(rig.decoder, LOADED_BLOCKS) - metrics.total(before, LOADED_BLOCKS) >= blocks)
+        wait_for("their loads", lambda: rig.decoder.total(LOADED_BLOCKS) - metrics.total(before, LOADED_BLOCKS) >= blocks)
         hold(rig, relay)
         held = submit(rig.decode, prompts[0], tickets[0])
-        wait_for("a preemption", lambda: value(rig.decoder, PREEMPTIONS) > metrics.total(before, PREEMPTIONS))
+        wait_for("a preemption", lambda: rig.decoder.total(PREEMPTIONS) > metrics.total(before, PREEMPTIONS))
         relay.let_go()
         expect_loaded(rig, held.result(), tokens[0], before)
         assert [reply.result().tokens for reply in replies] == tokens[1:]
@@ -258,11 +255,7 @@ def expect_ended(engine: Engine) -> None:
 
 def test_d_is_killed_while_it_loads(rig: Rig, relay: Relay) -> None:
     """P has its blocks back when the lease has run out. D's next life loads: the next test begins with that."""
-    ticket = rig.ticket(rig.question)
-    hold(rig, relay)
-    with in_background() as submit:
-        reply = submit(rig.decode, rig.question, ticket)
-        wait_loading(rig)
+    with loading(rig, relay) as reply:
         rig.decoder.process.kill()
         relay.let_go()
         assert reply.result().status == 0
@@ -274,11 +267,7 @@ def test_an_engine_ends_while_d_loads(rig: Rig, relay: Relay, which: str) -> Non
     """Asked to end, it waits for what is under way."""
     leaver = rig.producer if which == "P" else rig.decoder
     tokens = expected(rig, rig.question, rig.max_tokens)
-    ticket = rig.ticket(rig.question)
-    hold(rig, relay)
-    with in_background() as submit:
-        reply = submit(rig.decode, rig.question, ticket)
-        wait_loading(rig)
+    with loading(rig, relay) as reply:
         leaver.process.ask_to_end()
         time.sleep(SECOND)
         assert leaver.process.running()

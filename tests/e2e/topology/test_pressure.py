@@ -13,6 +13,7 @@ from pd.engine import BLOCK_TOKENS
 from pd.progress import wait_until
 from pd.prompts import numbered_prompt
 from pd.rig import RECOMPUTED, Rig
+from pd.trial import new_by
 
 from shapes import engine
 
@@ -46,7 +47,7 @@ def hand_over(rig: Rig, prompt: Prompt) -> Reply:
     return client.complete(rig.decoder.url, prompt, rig.max_tokens, first_step.ticket, rig.client_limit_s)
 
 
-def all_at_once(rig: Rig, first: int) -> tuple[int, int, dict[str, float]]:
+def all_at_once(rig: Rig, first: int) -> tuple[int, int, dict[str, int]]:
     """Prompts that nobody has seen: how many prompts and blocks D has loaded, and why P gave no tickets. All answers are
     right, and all blocks come back."""
     prompts = [numbered_prompt(first + number, TOKENS) for number in range(PROMPTS)]
@@ -61,9 +62,7 @@ def all_at_once(rig: Rig, first: int) -> tuple[int, int, dict[str, float]]:
     assert metrics.total(d_after, RECOMPUTED) == metrics.total(d_before, RECOMPUTED)
     loaded, blocks = (round(metrics.total(d_after, name, **labels) - metrics.total(d_before, name, **labels))
                       for name, labels in (("kvferry_verdicts_total", {"action": "use"}), (LOADED, {})))
-    counted = {reason: total - metrics.total(p_before, NO_TICKETS, reason=reason)
-               for reason, total in metrics.by_label(p_after, NO_TICKETS, "reason").items()}
-    return loaded, blocks, {reason: count for reason, count in counted.items() if count}
+    return loaded, blocks, new_by("reason", p_before, p_after, NO_TICKETS)
 
 
 def test_prompts_wait_for_their_leases(rig_of: Callable[[str], Rig]) -> None:

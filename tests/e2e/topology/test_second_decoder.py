@@ -26,12 +26,6 @@ LIMIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def relay() -> Iterator[Relay]:
-    with Relay() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
 def rigs(start: Callable[..., Callable[[str, str], Rig]], relay: Relay) -> tuple[Rig, Rig, Rig]:
     """The same producer with each decoder: the first one reads through the relay, the others its memory."""
     first = engine("D1", transports=["tcp"], load_timeout_ms=60000, stall_timeout_ms=20000)

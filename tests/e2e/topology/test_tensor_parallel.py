@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import psutil
 import pytest
 from pd import faults, trial
-from pd.client import Reply
-from pd.faults import Fault
 from pd.rig import Rig
 
 import expect
@@ -22,7 +19,6 @@ LEASE_S = 10.0
 
 EACH_WAY = [("one", "two"), ("two", "one")]
 OVER_TCP = [("two", "two-tcp"), ("one", "two-tcp")]
-SECOND_RANK = "Worker_TP1"
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +27,6 @@ def rig_of(start: Callable[..., Callable[[str, str], Rig]]) -> Callable[[str, st
     found = start([engine("one", **lease), engine("two", ranks=2, **lease),
                    engine("two-tcp", ranks=2, transports=["tcp"], **lease)])
     return lambda prefill, decode: replace(found(prefill, decode), lease_s=LEASE_S)
-
-
-def second_rank(rig: Rig) -> psutil.Process:
-    """The process of P's second rank."""
-    return next(process for process in rig.producer.process.family()
-                if any(SECOND_RANK in word for word in process.cmdline()))
-
-
-def one_rank_stopped(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
-    second_rank(rig).suspend()
-    return rig.decode(rig.question, ticket)
-
-
-def let_it_go_on(rig: Rig) -> None:
-    second_rank(rig).resume()
 
 
 @pytest.mark.parametrize("prefill, decode", [*EACH_WAY, *OVER_TCP])
@@ -66,6 +46,5 @@ def test_recomputes(rig_of: Callable[[str, str], Rig], prefill: str, decode: str
 def test_one_rank_fails_and_its_sibling_does_not(rig_of: Callable[[str, str], Rig]) -> None:
     rig = rig_of("two", "two-tcp")
     rig.warm_up()
-    stopped = Fault("-", "one rank of P is stopped", one_rank_stopped, let_it_go_on)
-    expect.recomputed(trial.run(rig, stopped), "transfer_stalled", "peer_down", "handshake_timeout")
+    expect.recomputed(trial.run(rig, faults.RANK_LOST), "transfer_stalled", "peer_down", "handshake_timeout")
     rig.warm_up()

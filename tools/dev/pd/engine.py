@@ -124,9 +124,12 @@ class Engine(Server):
     def samples(self) -> metrics.Samples:
         return metrics.parse(web.get(self.url + "/metrics", timeout_s=10.0)[1])
 
+    def total(self, name: str, **labels: str) -> float:
+        return metrics.total(self.samples(), name, **labels)
+
     def usage(self) -> float:
         """The share of the pool's blocks in use, 0.0 to 1.0."""
-        return metrics.total(self.samples(), "vllm:kv_cache_usage_perc")
+        return self.total("vllm:kv_cache_usage_perc")
 
     def call(self, path: str, limit_s: float, body: dict[str, Any] | None = None) -> web.Answer:
         """One of vLLM's for who serves it; EngineError if it fails."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from . import client
 from .client import Prompt, Reply, Ticket
 from .rig import Rig
 
 HANG_UP_AFTER_S = 0.3
+SECOND_RANK = re.compile(r"Worker_(TP|PP)1$")
 
 
 def nothing(rig: Rig) -> None:
@@ -33,41 +37,41 @@ class Fault:
     """Nothing keeps the blocks from being loaded."""
 
 
-def healthy(rig: Rig) -> Reply:
-    return rig.decode(rig.question, rig.ticket(rig.question))
+def handed(between: Callable[[Rig], object] = nothing,
+           change: Callable[[Ticket], Ticket] = lambda ticket: ticket) -> Callable[[Rig], Reply]:
+    """What happens between a ticket and its use, and what becomes of it on its way."""
+    def inject(rig: Rig) -> Reply:
+        ticket = rig.ticket(rig.question)
+        between(rig)
+        return rig.decode(rig.question, change(ticket))
+    return inject
 
 
-def stale(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
+def take_back(rig: Rig) -> None:
     rig.outlast_lease()
     rig.overwrite_prefill_blocks()
-    return rig.decode(rig.question, ticket)
 
 
-def stopped(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
+def stop(rig: Rig) -> None:
     rig.producer.process.pause()
-    return rig.decode(rig.question, ticket)
 
 
 def let_go_on(rig: Rig) -> None:
     rig.producer.process.resume()
 
 
-def killed(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
+def kill(rig: Rig) -> None:
     rig.producer.process.kill()
-    return rig.decode(rig.question, ticket)
 
 
 def start_anew(rig: Rig) -> None:
     rig.stack.restart(rig.producer)
 
 
-def restarted(rig: Rig) -> Reply:
-    ticket = rig.ticket(rig.question)
-    start_anew(rig)
-    return rig.decode(rig.question, ticket)
+def second_rank(rig: Rig) -> psutil.Process:
+    """The process of P's second tensor-parallel rank, or of its second stage."""
+    return next(process for process in rig.producer.process.family()
+                if any(SECOND_RANK.search(word) for word in process.cmdline()))
 
 
 def hung_up(rig: Rig) -> None:
@@ -76,10 +80,6 @@ def hung_up(rig: Rig) -> None:
     rig.producer.process.pause()
     with closing(client.ask(rig.decoder.url, rig.question, rig.max_tokens, ticket)):
         time.sleep(HANG_UP_AFTER_S)
-
-
-def altered(rig: Rig) -> Reply:
-    return rig.decode(rig.question, alter(rig.ticket(rig.question)))
 
 
 def alter(ticket: Ticket) -> Ticket:
@@ -106,12 +106,15 @@ def swapped(rig: Rig) -> Reply:
     return rig.decode(rig.question, rig.ticket(rig.other_question))
 
 
+healthy, killed, altered = handed(), handed(kill), handed(change=alter)
 HEALTHY = Fault("-", "no fault", healthy, loads=True)
-STALE = Fault("a", "lease ran out, blocks overwritten", stale)
-STOPPED = Fault("b", "P stopped (SIGSTOP)", stopped, let_go_on)
+STALE = Fault("a", "lease ran out, blocks overwritten", handed(take_back))
+STOPPED = Fault("b", "P stopped (SIGSTOP)", handed(stop), let_go_on)
 KILLED = Fault("c", "P killed", killed, start_anew)
-RESTARTED = Fault("d", "P killed and started anew", restarted)
+RESTARTED = Fault("d", "P killed and started anew", handed(start_anew))
 HUNG_UP = Fault("e", "client hangs up during the load", hung_up, let_go_on)
 ALTERED = Fault("f", "ticket altered on its way", altered)
 SWAPPED = Fault("g", "ticket of another prompt", swapped)
+RANK_LOST = Fault("-", "one rank of P stands still", handed(lambda rig: second_rank(rig).suspend()),
+                  lambda rig: second_rank(rig).resume())
 ALL = (HEALTHY, STALE, STOPPED, KILLED, RESTARTED, HUNG_UP, ALTERED, SWAPPED)

@@ -7,20 +7,19 @@ from contextlib import ExitStack, suppress
 
 IN_A_ROW = 8
 """The ranks of an engine take ports in a row."""
-_held = ExitStack()
-"""Sockets that are bound and do not listen, until this process ends: the system gives their ports to nobody else, and
-only who names one may listen there, as SO_REUSEADDR of both allows. vLLM, its router and kvferry set it."""
+_until_the_end = ExitStack()
 
 
-def free_ports(count: int) -> list[int]:
-    """Each the first of IN_A_ROW that are held for the caller."""
+def free_ports(count: int, held: ExitStack = _until_the_end) -> list[int]:
+    """Each the first of IN_A_ROW. Held are sockets that are bound and do not listen: the system gives their ports to nobody else,
+    and only who names one may listen there, as SO_REUSEADDR of both allows. vLLM, its router and kvferry set it."""
     rows: list[int] = []
     while len(rows) < count:
         with suppress(OSError, OverflowError), ExitStack() as row:  # of a row that is not free all through, none is kept
             first = _hold(row, 0)
             for port in range(first + 1, first + IN_A_ROW):
                 _hold(row, port)
-            _held.push(row.pop_all())
+            held.push(row.pop_all())
             rows.append(first)
     return rows
 

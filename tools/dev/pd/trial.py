@@ -44,10 +44,14 @@ def grown(before: metrics.Samples, after: metrics.Samples, name: str) -> int:
     return int(metrics.total(after, name) - metrics.total(before, name))
 
 
+def new_by(label: str, before: metrics.Samples, after: metrics.Samples, name: str) -> dict[str, int]:
+    """What has grown of each, of those that have."""
+    old, new = (metrics.by_label(samples, name, label) for samples in (before, after))
+    return {value: int(count - old.get(value, 0)) for value, count in new.items() if count > old.get(value, 0)}
+
+
 def new_failures(before: metrics.Samples, after: metrics.Samples) -> dict[str, int]:
-    old = metrics.by_label(before, FAILURES, "reason")
-    new = metrics.by_label(after, FAILURES, "reason")
-    return {reason: int(count - old.get(reason, 0)) for reason, count in new.items() if count > old.get(reason, 0)}
+    return new_by("reason", before, after, FAILURES)
 
 
 def blocks_back(rig: Rig) -> float | None:
