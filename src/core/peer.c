@@ -630,7 +630,8 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 
 /* ---- connection and handshake ---- */
 
-static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
+/* False if there is no memory for it. */
+static bool send_hello(kvf_peers *peers, kvf_peer *peer)
 {
   kvf_context *context = peers->context;
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION_MIN,
@@ -639,17 +640,11 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
                      .client = context->self.incarnation,
                      .expected = peer->key.incarnation,
                      .rank = context->config.rank};
-  kvf_status status = kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce));
-  if (status == KVF_OK) {
-    status = kvf_handshake_key_id(&context->self.key, hello.key_id);
-  }
-  if (status == KVF_OK) {
-    status = kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &peer->dial.hello_bytes);
-  }
-  if (status == KVF_OK) {
-    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, peer->dial.hello_bytes);
-  }
-  return status;
+  size_t bytes = 0;
+  return kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce)) == KVF_OK &&
+         kvf_handshake_key_id(&context->self.key, hello.key_id) == KVF_OK &&
+         kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &bytes) == KVF_OK &&
+         kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, bytes) == KVF_OK;
 }
 
 /* A producer on another host may have named its own loopback, where here is nobody, or somebody else. */
@@ -667,8 +662,8 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   if (peer->state != KVF_PEER_DIALING) {
     return;
   }
-  if (status == KVF_OK) {
-    status = send_hello(peers, peer);
+  if (status == KVF_OK && !send_hello(peers, peer)) {
+    status = KVF_NO_MEMORY;
   }
   if (status == KVF_PEER_DOWN && peer->dial.other.port != 0 && !peer->dial.has_turned) {
     disconnect(peers, peer);
@@ -736,8 +731,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
-  if (kvf_handshake_server_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, &challenge, expected) !=
-          KVF_OK ||
+  if (kvf_handshake_server_proof(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), &challenge,
+                                 expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
@@ -756,9 +751,9 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   memcpy(proof.identity, context->config.identity, proof.identity_count * sizeof(proof.identity[0]));
   size_t bytes = 0;
   uint8_t *frame;
-  if (kvf_handshake_client_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+  if (kvf_handshake_client_proof(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), body, body_bytes,
                                  proof.proof) != KVF_OK ||
-      kvf_handshake_session_key(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+      kvf_handshake_session_key(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), body, body_bytes,
                                 &peer->session_key) != KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {

@@ -104,7 +104,6 @@ typedef struct kvf_peer_dialing {
   bool is_pending;    /* the runtime has not taken the DIAL yet */
   uint64_t id;        /* peers below it were known when it was last dialed */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
-  size_t hello_bytes;
 } kvf_peer_dialing;
 
 /* Its memory, as it was told last. */
