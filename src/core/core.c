@@ -738,36 +738,26 @@ bool kvf_core_has_output(const kvf_core *core)
 
 /* ---- what the machines say to each other, and to the runtime ---- */
 
-static void tell_guest(const kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
-{
-  if (core->guest != NULL) {
-    core->guest->on_peer(core->guest, now_ns, notice);
-  }
-}
-
 static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
 {
   switch (notice->kind) {
     case KVF_PEER_LINK:
       kvf_loads_on_link(&core->loads, now_ns, notice->peer, notice->link_id, notice->status);
-      break;
+      return;
     case KVF_PEER_LINK_DOWN:
       kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
-      break;
+      return;
     case KVF_PEER_OPEN:
       kvf_attachments_on_open(&core->requests.attachments, now_ns, notice->peer, notice->status);
-      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_NAMED:
       kvf_peers_on_named(&core->peers, now_ns, notice->peer);
-      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_CLOSED:
-      tell_guest(core, now_ns, notice);
       break;
-    case KVF_PEER_PONG:
-      kvf_loads_on_pong(notice->peer);
-      break;
+  }
+  if (core->guest != NULL) {
+    core->guest->on_peer(core->guest, now_ns, notice);
   }
 }
 

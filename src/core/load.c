@@ -761,11 +761,6 @@ void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read
   }
 }
 
-void kvf_loads_on_pong(kvf_peer *peer)
-{
-  peer->slices.answered = peer->slices.pings;
-}
-
 /* ---- start: from the first source, then from others ---- */
 
 /* The slices with their chunks and bitmaps, in one allocation. */

@@ -113,8 +113,6 @@ bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
 void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status);
 /* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
 void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id);
-/* The peer answered a ping. */
-void kvf_loads_on_pong(kvf_peer *peer);
 
 /* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:

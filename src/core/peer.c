@@ -842,7 +842,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_WAIT_WELCOME && type == KVF_FRAME_WELCOME) {
     on_welcome(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
-    notify(peers, peer, KVF_PEER_PONG);
+    peer->slices.answered = peer->slices.pings;
   } else {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "an unexpected message");
   }

@@ -59,7 +59,7 @@ typedef struct kvf_peer_link {
   kvf_status unusable; /* why this transport can never bring bytes from its memory into ours; KVF_OK while it might */
 } kvf_peer_link;
 
-/* What the loads that hold a peer share of it: theirs alone (load.c). */
+/* What the loads that hold a peer share of it: theirs alone (load.c), but that peer.c notes that a pong has come. */
 typedef struct kvf_peer_slices {
   kvf_list all;             /* slices of loads that still need it */
   kvf_list waiting;         /* those that wait for a link */
@@ -167,11 +167,10 @@ typedef struct kvf_peer_action {
 /* In the order in which a peer's are given: that a link has gone down is said before its successor is named. */
 typedef enum kvf_peer_notice_kind {
   KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
-  KVF_PEER_PONG,
-  KVF_PEER_CLOSED, /* the connection was lost on which answers to a guest were to come */
-  KVF_PEER_NAMED,  /* one whose key names no incarnation has shown whose address it is: peer->named */
-  KVF_PEER_OPEN,   /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
-  KVF_PEER_LINK    /* an answer to kvf_peers_want_link() */
+  KVF_PEER_CLOSED,    /* the connection was lost on which answers to a guest were to come */
+  KVF_PEER_NAMED,     /* one whose key names no incarnation has shown whose address it is: peer->named */
+  KVF_PEER_OPEN,      /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_LINK       /* an answer to kvf_peers_want_link() */
 } kvf_peer_notice_kind;
 
 typedef struct kvf_peer_notice {
