@@ -12,12 +12,6 @@ static bool is_in_table(const kvf_peer_link *link)
   return link->state == KVF_LINK_WANTED || link->state == KVF_LINK_OPENING || link->state == KVF_LINK_UP;
 }
 
-/* The runtime has something to do about it, or is doing it. */
-static bool is_under_way(const kvf_peer_link *link)
-{
-  return link->state == KVF_LINK_WANTED || link->state == KVF_LINK_OPENING || link->state == KVF_LINK_CLOSING;
-}
-
 static void check_link(const kvf_peers *peers, const kvf_peer *peer, const kvf_peer_link *link)
 {
   kvf_breaker_check(&link->breaker);
@@ -40,8 +34,8 @@ static void check_waits(const kvf_peers *peers, const kvf_peer *peer)
   const kvf_incarnation nobody = {0};
   const bool is_busy = peer->state != KVF_PEER_IDLE && peer->state != KVF_PEER_READY;
   bool opens = false;
-  for (uint32_t i = 0; i < peers->transports_count; i++) {
-    opens = opens || is_under_way(&peer->links[i]);
+  for (uint32_t i = 0; i < peers->transports_count; i++) { /* the runtime has something to do, or is doing it */
+    opens = opens || (peer->links[i].state != KVF_LINK_NONE && peer->links[i].state != KVF_LINK_UP);
   }
   assert(!peer->open.is_wanted || is_busy || peer->users == 0);
   assert(!peer->link.is_wanted || is_busy || (peer->state == KVF_PEER_READY && opens) || peer->users == 0);
