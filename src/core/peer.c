@@ -254,11 +254,9 @@ static bool make_room(kvf_peers *peers)
   return false;
 }
 
+/* NULL: there is no memory. */
 static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
 {
-  if (HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
-    return NULL;
-  }
   kvf_peer *peer = calloc(1, sizeof(*peer));
   if (peer == NULL) {
     return NULL;
@@ -317,13 +315,12 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
 {
   const kvf_peer_key key = key_of(address, incarnation);
   kvf_peer *peer = find_peer(peers, &key);
-  if (peer == NULL) {
-    peer = add_peer(peers, &key);
+  if (peer == NULL && HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
+    return kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX);
   }
+  peer = peer != NULL ? peer : add_peer(peers, &key);
   if (peer == NULL) {
-    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX
-               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX)
-               : KVF_NO_MEMORY;
+    return KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);
@@ -784,17 +781,15 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     fail(peers, now_ns, peer, status, "malformed welcome");
     return;
   }
+  assert(peer->memory.welcome == NULL);
+  peer->memory.welcome = welcome;
   if (welcome->generation != 0 && welcome->generation <= peer->memory.given_up) { /* they only grow */
-    kvf_welcome_free(welcome);
-    free(welcome);
     fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has unregistered");
     return;
   }
   if (welcome->generation != peer->memory.generation) {
     forgive_links(peer);
   }
-  assert(peer->memory.welcome == NULL);
-  peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
   peer->memory.rank_layout = kvf_pages_rank_layout(
       &(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout}, welcome->rank, welcome->ranks);
@@ -850,13 +845,12 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
 
 void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  bool was_ready = peer->state == KVF_PEER_READY;
   peer->conn = NULL; /* the socket is gone: nothing to hang up */
-  if (!was_ready) {
+  if (peer->state == KVF_PEER_READY) {
+    begin_anew(peers, now_ns, peer);
+  } else {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
-    return;
   }
-  begin_anew(peers, now_ns, peer);
 }
 
 static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
@@ -877,11 +871,10 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
   kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level, "peer %s: %s: connecting again",
                   peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
-  const bool had_turned = peer->dial.has_turned;
-  disconnect(peers, peer);
-  if (!had_turned) { /* else nobody can be connected to at the other */
+  if (!peer->dial.has_turned) { /* else nobody can be connected to at the other */
     turn(peer);
   }
+  disconnect(peers, peer);
   peer->dial.has_turned = true;
   peer->dial.is_second_try = true;
   dial(peers, now_ns, peer);
@@ -1125,6 +1118,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
   if (link->state == KVF_LINK_CLOSING) {
     move_link(link, KVF_LINK_NONE);
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .link_id = link->link_id};
+    advance(peers, now_ns, peer); /* a load may be waiting to open it again */
     return true;
   }
   if (link->state == KVF_LINK_WANTED) {
@@ -1152,9 +1146,6 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
       if (next_link_action(peers, now_ns, &peer->links[i], out)) {
-        if (out->kind == KVF_PEER_CLOSE_LINK) {
-          advance(peers, now_ns, peer); /* a load may be waiting to open it again */
-        }
         return true;
       }
     }
