@@ -284,11 +284,19 @@ static void fill_pool(cluster_node *node)
   }
 }
 
+static void stop_node(const cluster_node *node)
+{
+  kvf_core_free(node->core);
+  free(node->core);
+}
+
 static void start_node(cluster_node *node, uint8_t name, bool has_memory)
 {
   memset(&node->config.incarnation, name, sizeof(node->config.incarnation));
   memset(node->config.secret, name, sizeof(node->config.secret));
-  assert_int_equal(kvf_core_create(&node->config, c.now_ns, &node->core), KVF_OK);
+  node->core = malloc(sizeof(*node->core));
+  assert_non_null(node->core);
+  assert_int_equal(kvf_core_init(node->core, &node->config, c.now_ns), KVF_OK);
   for (uint32_t i = 0; kvf_core_transport(node->core, i) != NULL; i++) {
     kvf_core_set_rails(node->core, i, c.rails);
   }
@@ -377,7 +385,7 @@ int cluster_close(void **state)
 {
   (void)state;
   for (uint32_t i = 0; c.is_open && i <= c.producer.ranks; i++) {
-    kvf_core_destroy(node_at(i)->core);
+    stop_node(node_at(i));
   }
   c.is_open = false;
   return 0;
@@ -726,7 +734,7 @@ void cluster_restart(uint32_t producer)
 {
   cluster_node *node = &c.p[producer];
   cluster_cut(producer, true);
-  kvf_core_destroy(node->core);
+  stop_node(node);
   start_node(node, (uint8_t)(node->config.incarnation.bytes[0] + CLUSTER_PRODUCERS), !c.has_no_memory);
   name_ranks();
   cluster_settle();

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/prng.h"
-#include "core/core_state.h"
 #include "find/finder.h"
 #include "wire/find_message.h"
 #include "wire/handshake_message.h"
