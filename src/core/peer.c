@@ -376,11 +376,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
  * probe, because a load can use other links. A peer is also probed by its timer, until it has been unused for long. */
 static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
 {
-  if (kvf_breaker_wants_probe(breaker, now_ns)) {
-    kvf_breaker_probing(breaker, now_ns);
-    return true;
-  }
-  return kvf_breaker_allows(breaker);
+  return kvf_breaker_allows(breaker) || kvf_breaker_probe(breaker, now_ns);
 }
 
 static bool offers(const kvf_peer *peer, const char *transport)
@@ -908,8 +904,7 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     on_handshake_timer(peers, now_ns, peer);
   } else if (is_unused(peers, now_ns, peer)) {
     return; /* unarmed from here: kvf_peers_acquire() makes room among such peers when it needs it */
-  } else if (peer->gone == KVF_OK && kvf_breaker_wants_probe(&peer->breaker, now_ns)) {
-    kvf_breaker_probing(&peer->breaker, now_ns);
+  } else if (peer->gone == KVF_OK && kvf_breaker_probe(&peer->breaker, now_ns)) {
     dial(peers, now_ns, peer);
   } else {
     rearm(peers, peer, now_ns);
