@@ -722,7 +722,7 @@ static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice 
       kvf_loads_on_link(&core->loads, now_ns, notice->peer, notice->link_id, notice->status);
       return;
     case KVF_PEER_LINK_DOWN:
-      kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
+      kvf_loads_on_link_down(&core->loads, now_ns, notice->peer);
       return;
     case KVF_PEER_OPEN:
       kvf_attachments_on_open(&core->requests.attachments, now_ns, notice->peer, notice->status);

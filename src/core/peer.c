@@ -115,8 +115,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
     return;
   }
   if (link->state == KVF_LINK_UP) {
-    link->down_link_id = link->link_id;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+    notify(peers, peer, KVF_PEER_LINK_DOWN);
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
@@ -589,30 +588,14 @@ void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
   }
 }
 
-/* The id of a link that has gone down, which is said once; 0: there is none. */
-static uint32_t take_down_link(kvf_peer *peer)
-{
-  uint32_t link_id = 0;
-  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX && link_id == 0; i++) {
-    link_id = peer->links[i].down_link_id;
-    peer->links[i].down_link_id = 0;
-  }
-  return link_id;
-}
-
 bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 {
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
-    *out = (kvf_peer_notice){.kind = KVF_PEER_LINK_DOWN, .peer = peer, .link_id = take_down_link(peer)};
-    if (out->link_id != 0) {
-      return true;
-    }
     if (peer->pending != 0) {
-      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->pending);
-      const kvf_peer_wait *wait = out->kind == KVF_PEER_LINK ? &peer->link : &peer->open;
-      out->link_id = wait->link_id;
-      out->status = wait->status;
+      const kvf_peer_notice_kind kind = (kvf_peer_notice_kind)__builtin_ctz(peer->pending);
+      const kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
+      *out = (kvf_peer_notice){.kind = kind, .peer = peer, .link_id = wait->link_id, .status = wait->status};
       peer->pending &= peer->pending - 1;
       return true;
     }
@@ -1073,6 +1056,15 @@ static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link
   if (!kvf_timer_is_armed(timer) || link->open_by_ns < timer->expires_ns) {
     kvf_wheel_arm(&peers->context->wheel, timer, link->open_by_ns);
   }
+}
+
+bool kvf_peer_has_link(const kvf_peer *peer, uint32_t link_id)
+{
+  bool has = false;
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+    has = has || (peer->links[i].state == KVF_LINK_UP && peer->links[i].link_id == link_id);
+  }
+  return has;
 }
 
 /* The one with the fewest reads. Links whose reads come one at a time begin with different rails: sessions take turns.

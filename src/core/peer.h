@@ -49,10 +49,9 @@ typedef struct kvf_peer_link {
   kvf_link_state state;
   uint32_t link_id; /* the link's id: never used again */
   UT_hash_handle by_link_id;
-  uint32_t transport;    /* index into the node's own list of transports */
-  uint32_t down_link_id; /* has gone down and its notice has not been taken yet; 0: none */
-  uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
-  uint32_t rails_up;     /* of its transport's, those where its part is up */
+  uint32_t transport;  /* index into the node's own list of transports */
+  uint64_t open_by_ns; /* while OPENING: when that has failed; else KVF_TIME_NEVER */
+  uint32_t rails_up;   /* of its transport's, those where its part is up */
   kvf_peer *peer;
   kvf_breaker breaker;
   bool is_second_try;  /* nobody has answered the first */
@@ -141,7 +140,7 @@ struct kvf_peer {
   kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
   kvf_peer_wait open; /* by requests and a guest: kvf_peers_want_open() */
   kvf_list notice;    /* in kvf_peers.notices while it has a notice */
-  uint32_t pending;   /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
+  uint32_t pending;   /* a bit for each kvf_peer_notice_kind that has not been taken yet */
   kvf_peer_slices slices;
   kvf_list due; /* requests' ranks that have something to say to it: theirs alone (attachment.c) */
   kvf_peer_guest guest;
@@ -166,7 +165,7 @@ typedef struct kvf_peer_action {
 
 /* In the order in which a peer's are given: that a link has gone down is said before its successor is named. */
 typedef enum kvf_peer_notice_kind {
-  KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
+  KVF_PEER_LINK_DOWN, /* some link is not up any more: no new reads on it; those in flight end by themselves */
   KVF_PEER_CLOSED,    /* the connection was lost on which answers to a guest were to come */
   KVF_PEER_NAMED,     /* one whose key names no incarnation has shown whose address it is: peer->named */
   KVF_PEER_OPEN,      /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
@@ -176,7 +175,7 @@ typedef enum kvf_peer_notice_kind {
 typedef struct kvf_peer_notice {
   kvf_peer_notice_kind kind;
   kvf_peer *peer;
-  uint32_t link_id;  /* LINK, LINK_DOWN */
+  uint32_t link_id;  /* LINK */
   kvf_status status; /* LINK, OPEN */
 } kvf_peer_notice;
 
@@ -263,6 +262,8 @@ void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* kvf_core_on_insecure(). */
 void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why);
 
+/* Whether this link is up. */
+bool kvf_peer_has_link(const kvf_peer *peer, uint32_t link_id);
 /* A read begins over this link, on the rail that has the fewest; it has ended. */
 kvf_rail kvf_peers_begin_read(kvf_peers *peers, uint32_t link_id);
 void kvf_peers_end_read(kvf_peers *peers, kvf_rail rail);

@@ -23,7 +23,6 @@ static void check_link(const kvf_peers *peers, const kvf_peer *peer, const kvf_p
   assert(!is_in_table(link) || peer->state == KVF_PEER_READY);
   assert(link->state != KVF_LINK_UP || kvf_breaker_allows(&link->breaker));
   assert(link->state != KVF_LINK_UP || link->unusable == KVF_OK);
-  assert(link->down_link_id == 0 || kvf_list_is_linked(&peer->notice));
   assert((link->state != KVF_LINK_WANTED && link->state != KVF_LINK_CLOSING) || kvf_list_is_linked(&peer->action));
   assert(peer->state != KVF_PEER_READY || peer->timer.expires_ns <= link->open_by_ns);
 }
@@ -42,7 +41,6 @@ static void check_waits(const kvf_peers *peers, const kvf_peer *peer)
   assert(!peer->slices.asked || peer->link.is_wanted || (peer->pending & 1u << KVF_PEER_LINK) != 0 ||
          memcmp(&peer->key.incarnation, &nobody, sizeof(nobody)) == 0);
   assert(peer->pending == 0 || kvf_list_is_linked(&peer->notice));
-  assert((peer->pending & 1u << KVF_PEER_LINK_DOWN) == 0);
 }
 
 static void check_peer(const kvf_peers *peers, const kvf_peer *peer)
