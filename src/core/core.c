@@ -263,18 +263,16 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
 
 /* ---- producer ---- */
 
-kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+kvf_status kvf_core_lease_reserve(kvf_core *core, const kvf_blocks *blocks, uint32_t count, uint64_t pool_blocks,
+                                  kvf_lease *out)
 {
   uint8_t token[KVF_LEASE_TOKEN_BYTES];
   kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, pool_blocks, token, out) : status;
-}
-
-kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
-{
-  uint8_t token[KVF_LEASE_TOKEN_BYTES];
-  kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve_blocks(&core->slots, blocks, pool_blocks, token, out) : status;
+  if (status != KVF_OK) {
+    return status;
+  }
+  return blocks == NULL ? kvf_lease_slots_reserve(&core->slots, count, pool_blocks, token, out)
+                        : kvf_lease_slots_reserve_blocks(&core->slots, blocks, pool_blocks, token, out);
 }
 
 kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
