@@ -8,9 +8,7 @@
 void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns)
 {
   assert(cooldown_ns <= cooldown_max_ns);
-  breaker->cooldown_min_ns = cooldown_ns;
-  breaker->cooldown_max_ns = cooldown_max_ns;
-  breaker->patient_ns = 0;
+  *breaker = (kvf_breaker){.cooldown_min_ns = cooldown_ns, .cooldown_max_ns = cooldown_max_ns};
   kvf_breaker_succeed(breaker);
 }
 
