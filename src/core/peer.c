@@ -428,16 +428,16 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 {
   const kvf_peer_link *link = &peer->links[transport];
   const uint32_t kinds = unserved(peers, peer, transport);
-  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause);
   if (!offers(peer, peers->transports[transport])) {
-    why = "not offered";
+    (void)snprintf(out, REASON_BYTES, "not offered");
   } else if (kinds != 0) {
     const int own = peers->pool->exists ? (int)peers->pool->pages.regions[0].memory : KVF_MEMORY_HOST;
     (void)snprintf(out, REASON_BYTES, "does not bring %s memory into %s memory",
                    kvf_memory_kind_name(__builtin_ctz(kinds)), kvf_memory_kind_name(own));
-    return;
+  } else {
+    (void)snprintf(out, REASON_BYTES, "%s",
+                   kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause));
   }
-  (void)snprintf(out, REASON_BYTES, "%s", why);
 }
 
 /* `what`, and why it is none of the first `count` transports. */
