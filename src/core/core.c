@@ -569,22 +569,18 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
   return kvf_time_min(kvf_wheel_next_deadline(&core->context.wheel), kvf_wheel_next_deadline(&core->leases.wheel));
 }
 
-static bool guest_has_event(const kvf_core *core)
-{
-  return core->guest != NULL && !kvf_list_is_empty(&core->guest->events);
-}
-
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
          kvf_requests_next_event(&core->requests, out) ||
-         (guest_has_event(core) && core->guest->next_event(core->guest, now_ns, out));
+         (core->guest != NULL && core->guest->next_event(core->guest, now_ns, out));
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
   return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->loads.events) ||
-         !kvf_list_is_empty(&core->requests.events) || guest_has_event(core);
+         !kvf_list_is_empty(&core->requests.events) ||
+         (core->guest != NULL && !kvf_list_is_empty(&core->guest->events));
 }
 
 /* ---- control connections ---- */

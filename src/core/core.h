@@ -17,14 +17,10 @@
 
 #include "core/guest.h"
 #include "core/lease_slots.h"
-#include "core/lease_table.h"
 #include "core/load.h"
-#include "core/peer.h"
 #include "core/request.h"
 #include "core/session.h"
 #include "kvferry/kvferry.h"
-#include "wire/handshake_message.h"
-#include "wire/sources.h"
 
 /* What a core is made of, for who gives it memory, and for tests that look inside: its machines, and what concerns
  * several of them. */
