@@ -80,21 +80,15 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
   uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   uint64_t at = kvf_time_add(now_ns, idle_ns);
-  switch (peer->state) {
-    case KVF_PEER_IDLE:
-      if (peer->gone == KVF_OK) {
-        at = kvf_time_min(at, peer->breaker.probe_after_ns);
-      }
-      break;
-    case KVF_PEER_READY:
-      at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
-      for (uint32_t i = 0; i < peers->transports_count; i++) {
-        at = kvf_time_min(at, peer->links[i].open_by_ns);
-      }
-      break;
-    default:
-      at = handshake_by_ns(peers, now_ns);
-      break;
+  if (peer->state == KVF_PEER_READY) {
+    at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
+    for (uint32_t i = 0; i < peers->transports_count; i++) {
+      at = kvf_time_min(at, peer->links[i].open_by_ns);
+    }
+  } else if (peer->state != KVF_PEER_IDLE) {
+    at = handshake_by_ns(peers, now_ns);
+  } else if (peer->gone == KVF_OK) {
+    at = kvf_time_min(at, peer->breaker.probe_after_ns);
   }
   kvf_wheel_arm(&peers->context->wheel, &peer->timer, at);
 }
