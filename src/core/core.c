@@ -3,10 +3,12 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/options.h"
 #include "base/status.h"
+#include "core/core_state.h"
 #include "core/source.h"
 
 /* Timers that one tick looks at, and as many leases. */
@@ -124,6 +126,27 @@ kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t
     kvf_core_free(core);
   }
   return status;
+}
+
+kvf_status kvf_core_create(const kvf_core_config *config, uint64_t now_ns, kvf_core **out)
+{
+  *out = NULL;
+  kvf_core *core = malloc(sizeof(*core));
+  kvf_status status = core == NULL ? KVF_NO_MEMORY : kvf_core_init(core, config, now_ns);
+  if (status != KVF_OK) {
+    free(core);
+    return status;
+  }
+  *out = core;
+  return KVF_OK;
+}
+
+void kvf_core_destroy(kvf_core *core)
+{
+  if (core != NULL) {
+    kvf_core_free(core);
+    free(core);
+  }
 }
 
 void kvf_core_stir(kvf_core *core, const uint8_t fresh[KVF_HASH_BYTES])

@@ -5,9 +5,9 @@
  *   kvf_core_on_*                     ──►  kvf_core_next_effect    reads, links, fence stores
  *   kvf_core_tick                     ──►  kvf_core_take_output    frames of control connections
  *
- * This is the only interface: its parts are for the core and its tests. kvf_core_next_deadline() says when to tick.
- * Every input does a bounded amount of work; if there is more to do the deadline is in the past. The caller serialises
- * all calls. Time is monotonic.
+ * This is the only interface: its parts (core_state.h) are for the core and its tests. kvf_core_next_deadline() says
+ * when to tick. Every input does a bounded amount of work; if there is more to do the deadline is in the past. The
+ * caller serialises all calls. Time is monotonic.
  *
  * Fence stores: the effect KVF_EFFECT_STORE must be carried out and reported by kvf_core_on_stored() before the lease
  * comes back to the engine. So no queue can give the blocks back before the fence says that the lease has ended.
@@ -16,30 +16,12 @@
 #define KVF_CORE_CORE_H
 
 #include "core/guest.h"
-#include "core/lease_slots.h"
+#include "core/lease_table.h"
 #include "core/load.h"
-#include "core/request.h"
-#include "core/session.h"
+#include "core/peer.h"
 #include "kvferry/kvferry.h"
 
-/* What a core is made of, for who gives it memory, and for tests that look inside: its machines, and what concerns
- * several of them. */
-typedef struct kvf_core {
-  kvf_context context;
-  kvf_sessions sessions;
-  kvf_peers peers;
-  kvf_requests requests;
-  kvf_lease_slots slots;
-  kvf_lease_table leases;
-  kvf_pool pool;
-  kvf_loads loads;
-  kvf_guest *guest; /* NULL: none */
-  uint32_t engine_ranks;
-  kvf_rank_record engine[KVF_RANKS_MAX]; /* of this node's own engine: kvf_node_set_ranks() */
-  kvf_read_work read_work;               /* of all reads */
-  uint32_t unchecked;                    /* calls since the last kvf_core_check() */
-  bool said_alone;                       /* say_if_alone() has */
-} kvf_core;
+typedef struct kvf_core kvf_core;
 
 typedef struct kvf_core_config {
   kvf_config options;
@@ -51,7 +33,13 @@ typedef struct kvf_core_config {
   kvf_logger logger;
 } kvf_core_config;
 
-/* In memory that does not move. On failure nothing is to be freed. KVF_INVALID: the options. KVF_NO_MEMORY. */
+/* KVF_INVALID: the options. KVF_NO_MEMORY. On failure *out is NULL. */
+KVF_MUST_USE kvf_status kvf_core_create(const kvf_core_config *config, uint64_t now_ns, kvf_core **out);
+/* NULL is allowed. */
+void kvf_core_destroy(kvf_core *core);
+
+/* As kvf_core_create(), in memory of the caller's that does not move, for who knows its size (core_state.h): tests. On
+ * failure nothing is to be freed. KVF_INVALID: the options. KVF_NO_MEMORY. */
 KVF_MUST_USE kvf_status kvf_core_init(kvf_core *core, const kvf_core_config *config, uint64_t now_ns);
 void kvf_core_free(kvf_core *core);
 

@@ -1,5 +1,6 @@
 /* Names and values of the core's counters. */
 #include "core/core.h"
+#include "core/core_state.h"
 
 typedef struct writer {
   kvf_stat *out;

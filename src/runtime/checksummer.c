@@ -75,7 +75,7 @@ static void *run(void *context)
   while ((job = wait_for_job(checksummer)) != NULL) {
     if (sum_blocks(checksummer, job)) {
       uint64_t now_ns = kvf_node_enter(node);
-      kvf_core_on_complete(&node->core, &job->lease);
+      kvf_core_on_complete(node->core, &job->lease);
       kvf_node_leave(node, now_ns);
     }
     free(job);

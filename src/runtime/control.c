@@ -136,15 +136,15 @@ static void close_socket(kvf_control *control, kvf_control_socket *socket)
   kvf_node *node = control->node;
   uint64_t now_ns = kvf_node_enter(node);
   if (socket->connecting) {
-    kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, KVF_PEER_DOWN);
+    kvf_core_on_dialed(node->core, now_ns, socket->conn_id, KVF_PEER_DOWN);
   } else {
     if (socket->unread) {
-      kvf_core_on_unread(&node->core, now_ns, socket->conn_id);
+      kvf_core_on_unread(node->core, now_ns, socket->conn_id);
     }
     if (kvf_control_socket_why(socket)[0] != '\0') {
-      kvf_core_on_insecure(&node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
+      kvf_core_on_insecure(node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
     }
-    kvf_core_on_closed(&node->core, now_ns, socket->conn_id);
+    kvf_core_on_closed(node->core, now_ns, socket->conn_id);
   }
   kvf_node_leave(node, now_ns);
   if (!socket->connecting) {
@@ -170,7 +170,7 @@ static void dial(kvf_control *control, const kvf_dial *dial)
     return;
   }
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_dialed(&node->core, now_ns, dial->conn_id, status);
+  kvf_core_on_dialed(node->core, now_ns, dial->conn_id, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -236,7 +236,7 @@ static void take_dials(kvf_node *node, kvf_list *dials)
   kvf_list *link;
   while ((link = kvf_list_pop_front(&node->dials)) != NULL) {
     kvf_dial *entry = KVF_CONTAINER_OF(link, kvf_dial, link);
-    if (kvf_core_has_conn(&node->core, entry->conn_id)) {
+    if (kvf_core_has_conn(node->core, entry->conn_id)) {
       kvf_list_push_back(dials, link);
     } else {
       free(entry);
@@ -252,16 +252,16 @@ static uint64_t serve_core(kvf_control *control)
   kvf_list *link;
   kvf_list_init(&dials);
   uint64_t now_ns = kvf_node_enter(node);
-  if (now_ns >= kvf_core_next_deadline(&node->core)) {
-    kvf_core_tick(&node->core, now_ns);
+  if (now_ns >= kvf_core_next_deadline(node->core)) {
+    kvf_core_tick(node->core, now_ns);
   }
   node->clock.armed_ns = 0; /* no wake-ups by our own leave */
   kvf_node_leave(node, now_ns);
 
   now_ns = kvf_node_enter(node);
-  kvf_core_take_output(&node->core, take_output, control);
+  kvf_core_take_output(node->core, take_output, control);
   take_dials(node, &dials);
-  uint64_t deadline_ns = kvf_core_next_deadline(&node->core);
+  uint64_t deadline_ns = kvf_core_next_deadline(node->core);
   if (now_ns < node->clock.light_sleep_ns) {
     deadline_ns = kvf_time_min(deadline_ns, kvf_time_add(now_ns, KVF_LIGHT_SLEEP_NS));
   }
@@ -290,7 +290,7 @@ static void pause_accepting(kvf_control *control, const char *why)
 static void count_reset(kvf_node *node, const kvf_address *from)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_reset(&node->core, now_ns, from);
+  kvf_core_on_reset(node->core, now_ns, from);
   kvf_node_leave(node, now_ns);
 }
 
@@ -317,13 +317,13 @@ static void accept_all(kvf_control *control, int listener)
       pause_accepting(control, "connection closed: the system gives no random numbers");
       return;
     }
-    kvf_status status = kvf_core_on_accepted(&node->core, now_ns, from, &conn_id);
+    kvf_status status = kvf_core_on_accepted(node->core, now_ns, from, &conn_id);
     kvf_node_leave(node, now_ns);
     if (status != KVF_OK) {
       kvf_own_fd_close(fd);
     } else if (add_socket(control, conn_id, fd, &from, false) == NULL) {
       now_ns = kvf_node_enter(node);
-      kvf_core_on_closed(&node->core, now_ns, conn_id);
+      kvf_core_on_closed(node->core, now_ns, conn_id);
       kvf_node_leave(node, now_ns);
       pause_accepting(control, "connection closed: out of memory, or of descriptors that may be watched");
       return;
@@ -340,7 +340,7 @@ static void on_connected(kvf_control *control, kvf_control_socket *socket)
     now_ns = kvf_node_enter(node);
     status = KVF_NO_MEMORY; /* of which the peer is innocent, too */
   }
-  kvf_core_on_dialed(&node->core, now_ns, socket->conn_id, status);
+  kvf_core_on_dialed(node->core, now_ns, socket->conn_id, status);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     socket->connecting = false;
@@ -360,14 +360,14 @@ static kvf_status deliver_frames(kvf_control *control, kvf_control_socket *socke
     size_t body_bytes;
     uint64_t now_ns = kvf_node_enter(node);
     status =
-        kvf_control_socket_frame(socket, kvf_core_frame_limit(&node->core, socket->conn_id), &type, &body, &body_bytes);
+        kvf_control_socket_frame(socket, kvf_core_frame_limit(node->core, socket->conn_id), &type, &body, &body_bytes);
     if (status == KVF_OK) {
-      kvf_core_on_frame(&node->core, now_ns, socket->conn_id, type, body, body_bytes);
+      kvf_core_on_frame(node->core, now_ns, socket->conn_id, type, body, body_bytes);
       kvf_control_socket_drop_frame(socket, body_bytes);
     } else if (status == KVF_PROTOCOL && kvf_control_socket_why(socket)[0] != '\0') {
-      kvf_core_on_insecure(&node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
+      kvf_core_on_insecure(node->core, now_ns, socket->conn_id, kvf_control_socket_why(socket));
     } else if (status == KVF_PROTOCOL) {
-      kvf_core_on_malformed(&node->core, now_ns, socket->conn_id);
+      kvf_core_on_malformed(node->core, now_ns, socket->conn_id);
     }
     kvf_node_leave(node, now_ns);
   } while (status == KVF_OK);
@@ -380,7 +380,7 @@ static void hear(kvf_control *control, kvf_control_socket *socket)
   if (!socket->heard) {
     kvf_node *node = control->node;
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_on_heard(&node->core, socket->conn_id);
+    kvf_core_on_heard(node->core, socket->conn_id);
     kvf_node_leave(node, now_ns);
     socket->heard = true;
   }

@@ -39,10 +39,10 @@ static kvf_status open_core(kvf_node *node, char *message)
       !kvf_random(config.secret, sizeof(config.secret))) {
     return kvf_fail(KVF_SYSTEM, message, "the system gives no random numbers: %s", strerror(errno));
   }
-  kvf_status status = kvf_core_init(&node->core, &config, kvf_clock_now());
+  kvf_status status = kvf_core_create(&config, kvf_clock_now(), &node->core);
   kvf_forget(&config, sizeof(config));
   if (status == KVF_OK) {
-    kvf_finder_init(&node->finder, &node->core);
+    kvf_finder_init(&node->finder, node->core);
   }
   return status == KVF_OK ? KVF_OK
                           : kvf_fail(status, message, "cannot set up the node's tables: %s", kvf_status_name(status));
@@ -68,7 +68,7 @@ static void close_transports(kvf_node *node)
 static kvf_status open_transports(kvf_node *node, char *message)
 {
   const kvf_transport_host host = kvf_node_host(node);
-  kvf_transport_config config = {.incarnation = *kvf_core_incarnation(&node->core),
+  kvf_transport_config config = {.incarnation = *kvf_core_incarnation(node->core),
                                  .has_key = node->keys[0].bytes > 0,
                                  .connections_max = node->config.connections_max,
                                  .handshake_timeout_ms = node->config.handshake_timeout_ms,
@@ -89,7 +89,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
   config.listen_other = node->other;
   (void)snprintf(config.ucx_library, sizeof(config.ucx_library), "%s", node->config.ucx_library);
   const char *name;
-  for (uint32_t i = 0; (name = kvf_core_transport(&node->core, i)) != NULL;) {
+  for (uint32_t i = 0; (name = kvf_core_transport(node->core, i)) != NULL;) {
     const kvf_transport_ops *ops = find_transport(name);
     kvf_status status = KVF_INVALID;
     if (ops == NULL) {
@@ -97,11 +97,11 @@ static kvf_status open_transports(kvf_node *node, char *message)
     } else {
       status = kvf_rails_open(ops, &config, &host, &node->transports[i], message);
     }
-    const bool may_lack = node->config.require[0] == '\0' && kvf_core_transport(&node->core, 1) != NULL;
+    const bool may_lack = node->config.require[0] == '\0' && kvf_core_transport(node->core, 1) != NULL;
     if (status == KVF_TRANSFER_SETUP && may_lack) {
       host.log(host.context, KVF_LOG_WARN, message); /* this machine lacks it: the others will do */
       uint64_t now_ns = kvf_node_enter(node);
-      kvf_core_leave_out_transport(&node->core, i);
+      kvf_core_leave_out_transport(node->core, i);
       kvf_node_leave(node, now_ns);
       continue;
     }
@@ -110,7 +110,7 @@ static kvf_status open_transports(kvf_node *node, char *message)
       return status;
     }
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_set_rails(&node->core, i, node->transports[i].count);
+    kvf_core_set_rails(node->core, i, node->transports[i].count);
     kvf_node_leave(node, now_ns);
     node->transports_count = ++i;
   }
@@ -121,8 +121,8 @@ kvf_status kvf_node_equip(kvf_node *node, char *message)
 {
   kvf_status status = KVF_OK;
   if (node->memory.fence_table == NULL) {
-    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(&node->core),
-                                  &node->memory.fence_table, &node->memory.fence_fd);
+    status = kvf_fence_table_open(node->config.lease_slots, kvf_core_incarnation(node->core), &node->memory.fence_table,
+                                  &node->memory.fence_fd);
   }
   return status == KVF_OK && node->transports_count == 0 ? open_transports(node, message) : status;
 }
@@ -159,7 +159,7 @@ static kvf_status add_static(kvf_node *node, char *message)
     } else if (node->keys[0].bytes == 0 && !kvf_address_is_loopback(&address)) {
       return kvf_fail(KVF_INVALID, message, "peers: %s is off loopback, which needs a shared key (option key_file)",
                       text);
-    } else if (kvf_core_add_static(&node->core, text, &address) != KVF_OK) {
+    } else if (kvf_core_add_static(node->core, text, &address) != KVF_OK) {
       return kvf_fail(KVF_LIMIT, message, "peers: more than %d", KVF_STATIC_PEERS_MAX);
     }
   }
@@ -198,7 +198,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
   status = kvf_control_start(node->clock.control);
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_start(&node->core, now_ns);
+    kvf_core_start(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     return KVF_OK;
   }
@@ -207,7 +207,7 @@ static kvf_status open_parts(kvf_node *node, char *message)
 
 close_core:
   close_fence(node);
-  kvf_core_free(&node->core);
+  kvf_core_destroy(node->core);
 close_control:
   kvf_control_close(node->clock.control);
 close_tls:
@@ -306,7 +306,7 @@ static void wait_until_released(kvf_node *node)
   bool released = false;
   while (!released) {
     uint64_t now_ns = kvf_node_enter(node);
-    released = kvf_core_clear_memory(&node->core, now_ns);
+    released = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     while (kvf_node_poll(node, events, sizeof(events) / sizeof(events[0])) > 0) {
     }
@@ -352,7 +352,7 @@ void kvf_node_close(kvf_node *node)
   while ((dial = kvf_list_pop_front(&node->dials)) != NULL) {
     free(KVF_CONTAINER_OF(dial, kvf_dial, link));
   }
-  kvf_core_free(&node->core);
+  kvf_core_destroy(node->core);
   close_fence(node);
   kvf_checksummer_close(node->memory.checksummer);
   free(node->memory.regions);
@@ -368,14 +368,14 @@ void kvf_node_close(kvf_node *node)
 void kvf_node_drain(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_drain(&node->core);
+  kvf_core_drain(node->core);
   kvf_node_leave(node, now_ns);
 }
 
 bool kvf_node_healthy(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool healthy = kvf_core_is_healthy(&node->core) && kvf_memory_works(&node->memory.devices);
+  bool healthy = kvf_core_is_healthy(node->core) && kvf_memory_works(&node->memory.devices);
   kvf_node_leave(node, now_ns);
   return healthy;
 }
@@ -402,7 +402,7 @@ static size_t runtime_stats(const kvf_node *node, kvf_stat *out, size_t capacity
 size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_core_stats(&node->core, out, capacity);
+  size_t count = kvf_core_stats(node->core, out, capacity);
   count += kvf_finder_stats(&node->finder, out + count, capacity - count);
   count += runtime_stats(node, out + count, capacity - count);
   kvf_node_leave(node, now_ns);
@@ -412,7 +412,7 @@ size_t kvf_node_stats(kvf_node *node, kvf_stat *out, size_t capacity)
 size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_core_histograms(&node->core, out, capacity);
+  size_t count = kvf_core_histograms(node->core, out, capacity);
   kvf_node_leave(node, now_ns);
   return count;
 }
@@ -420,7 +420,7 @@ size_t kvf_node_histograms(kvf_node *node, kvf_histogram *out, size_t capacity)
 size_t kvf_node_peers(kvf_node *node, kvf_peer_stat *out, size_t capacity)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  size_t count = kvf_core_peers(&node->core, now_ns, out, capacity);
+  size_t count = kvf_core_peers(node->core, now_ns, out, capacity);
   kvf_node_leave(node, now_ns);
   return count;
 }

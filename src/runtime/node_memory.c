@@ -30,7 +30,7 @@ static kvf_status describe_transports(kvf_node *node, kvf_welcome *welcome)
     if (status == KVF_OK) {
       memcpy(offer->description, room, bytes);
       offer->description_bytes = bytes;
-      (void)snprintf(offer->name, sizeof(offer->name), "%s", kvf_core_transport(&node->core, i));
+      (void)snprintf(offer->name, sizeof(offer->name), "%s", kvf_core_transport(node->core, i));
       welcome->transports_count++;
     }
   }
@@ -195,7 +195,7 @@ static kvf_status set_transport(kvf_node *node, uint32_t i, uint32_t ours, const
   const uint32_t kinds = served_kinds(ops, ours, &used);
   kvf_status status = used ? kvf_rails_set_memory(&node->transports[i], memory) : KVF_TRANSFER_SETUP;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_set_served(&node->core, i, status == KVF_OK ? kinds : 0);
+  kvf_core_set_served(node->core, i, status == KVF_OK ? kinds : 0);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     node->transports_used |= UINT32_C(1) << i;
@@ -323,9 +323,9 @@ static kvf_status register_pages(kvf_node *node, const kvf_region *regions, uint
   }
   if (status == KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    status = kvf_core_set_memory(&node->core, &welcome);
+    status = kvf_core_set_memory(node->core, &welcome);
     if (status == KVF_OK) {
-      kvf_core_start(&node->core, now_ns);
+      kvf_core_start(node->core, now_ns);
     }
     kvf_node_leave(node, now_ns);
   }
@@ -378,7 +378,7 @@ kvf_status kvf_node_unregister(kvf_node *node)
   (void)pthread_mutex_lock(&node->memory.lock);
   if (node->memory.is_set) {
     uint64_t now_ns = kvf_node_enter(node);
-    bool released = kvf_core_clear_memory(&node->core, now_ns);
+    bool released = kvf_core_clear_memory(node->core, now_ns);
     kvf_node_leave(node, now_ns);
     if (released) {
       clear_memory(node);
@@ -396,7 +396,7 @@ kvf_status kvf_node_address(kvf_node *node, void *out, size_t capacity, size_t *
     return kvf_answer(kvf_because(KVF_INVALID, "this node does not listen (option listen), and has no address"));
   }
   uint64_t now_ns = kvf_node_enter(node);
-  const kvf_rank_record record = kvf_core_record(&node->core, &node->address, &node->other);
+  const kvf_rank_record record = kvf_core_record(node->core, &node->address, &node->other);
   kvf_node_leave(node, now_ns);
   return kvf_answer(kvf_rank_record_encode(&record, out, capacity, out_bytes));
 }
@@ -420,7 +420,7 @@ kvf_status kvf_node_set_ranks(kvf_node *node, const void *records, const size_t 
     return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_set_ranks(&node->core, decoded, (uint32_t)ranks);
+  status = kvf_core_set_ranks(node->core, decoded, (uint32_t)ranks);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }

@@ -42,12 +42,12 @@ static void tell(kvf_node *node, kvf_ordered *ordered)
 {
   uint64_t now_ns = kvf_node_enter(node);
   if (ordered->number != 0) {
-    kvf_core_on_point(&node->core, ordered->request_id, ordered->number);
+    kvf_core_on_point(node->core, ordered->request_id, ordered->number);
   } else if (ordered->job != NULL) {
     kvf_checksummer_submit(node->memory.checksummer, ordered->job);
     ordered->job = NULL;
   } else {
-    kvf_core_on_complete(&node->core, &ordered->lease);
+    kvf_core_on_complete(node->core, &ordered->lease);
   }
   kvf_node_leave(node, now_ns);
 }

@@ -28,7 +28,7 @@ bool kvf_node_enter_fresh(kvf_node *node, uint64_t *now_ns)
     return false;
   }
   *now_ns = kvf_node_enter(node);
-  kvf_core_stir(&node->core, fresh);
+  kvf_core_stir(node->core, fresh);
   kvf_forget(fresh, sizeof(fresh));
   return true;
 }
@@ -51,7 +51,7 @@ static void do_dial(kvf_node *node, uint64_t now_ns, const kvf_peer_action *acti
 {
   kvf_dial *dial = malloc(sizeof(*dial));
   if (dial == NULL) {
-    kvf_core_on_dialed(&node->core, now_ns, action->conn_id, KVF_NO_MEMORY);
+    kvf_core_on_dialed(node->core, now_ns, action->conn_id, KVF_NO_MEMORY);
     return;
   }
   *dial = (kvf_dial){.conn_id = action->conn_id, .address = action->address};
@@ -107,9 +107,9 @@ static void do_open_link(kvf_node *node, uint64_t now_ns, const kvf_peer_action 
 failed:
   free(entry);
   if (status == KVF_PROTOCOL) {
-    kvf_core_on_link_malformed(&node->core, now_ns, action->link_id);
+    kvf_core_on_link_malformed(node->core, now_ns, action->link_id);
   } else {
-    kvf_core_on_link(&node->core, now_ns, action->link_id, status);
+    kvf_core_on_link(node->core, now_ns, action->link_id, status);
   }
 }
 
@@ -134,7 +134,7 @@ static void do_read(kvf_node *node, uint64_t now_ns, const kvf_load_read *action
     status = node->transports[entry->transport].ops->read(entry->parts[action->rail], &read);
   }
   if (status != KVF_OK) {
-    kvf_core_on_read_done(&node->core, now_ns, read.id, status, 0, NULL, 0, &(kvf_read_work){0});
+    kvf_core_on_read_done(node->core, now_ns, read.id, status, 0, NULL, 0, &(kvf_read_work){0});
   }
 }
 
@@ -153,13 +153,13 @@ static void do_store(kvf_node *node, const kvf_lease_store *store)
   } else {
     kvf_fence_store_ended(node->memory.fence_table, store->slot, store->entry);
   }
-  kvf_core_on_stored(&node->core, store);
+  kvf_core_on_stored(node->core, store);
 }
 
 static void carry_out(kvf_node *node, uint64_t now_ns)
 {
   kvf_effect effect;
-  while (!node->closing && kvf_core_next_effect(&node->core, now_ns, &effect)) {
+  while (!node->closing && kvf_core_next_effect(node->core, now_ns, &effect)) {
     switch (effect.kind) {
       case KVF_EFFECT_DIAL:
         do_dial(node, now_ns, &effect.link);
@@ -185,7 +185,7 @@ static void carry_out(kvf_node *node, uint64_t now_ns)
 
 static void announce_events(kvf_node *node)
 {
-  if (!kvf_core_has_event(&node->core)) {
+  if (!kvf_core_has_event(node->core)) {
     return;
   }
   atomic_store_explicit(&node->events.has, true, memory_order_release);
@@ -201,8 +201,8 @@ void kvf_node_leave(kvf_node *node, uint64_t now_ns)
 {
   carry_out(node, now_ns);
   announce_events(node);
-  bool early = kvf_core_next_deadline(&node->core) < node->clock.armed_ns;
-  bool wake = node->clock.wants_wake || early || kvf_core_has_output(&node->core);
+  bool early = kvf_core_next_deadline(node->core) < node->clock.armed_ns;
+  bool wake = node->clock.wants_wake || early || kvf_core_has_output(node->core);
   uint32_t assist = node->small_reads;
   node->clock.wants_wake = false;
   node->small_reads = 0;
@@ -261,10 +261,10 @@ size_t kvf_node_poll(kvf_node *node, kvf_event *events, size_t capacity)
   }
   size_t count = 0;
   uint64_t now_ns = kvf_node_enter(node);
-  while (count < capacity && kvf_core_next_event(&node->core, now_ns, &events[count])) {
+  while (count < capacity && kvf_core_next_event(node->core, now_ns, &events[count])) {
     count++;
   }
-  if (!kvf_core_has_event(&node->core)) {
+  if (!kvf_core_has_event(node->core)) {
     if (node->events.fd_readable) {
       uint64_t value;
       /* NOLINTNEXTLINE(clang-analyzer-unix.BlockInCriticalSection): it holds one, so this does not wait */
@@ -284,7 +284,7 @@ static void on_read_done(void *context, const kvf_read_result *result)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_read_done(&node->core, now_ns, result->id, result->status, result->verified, &result->sample,
+  kvf_core_on_read_done(node->core, now_ns, result->id, result->status, result->verified, &result->sample,
                         result->bytes, &result->work);
   kvf_node_leave(node, now_ns);
 }
@@ -293,7 +293,7 @@ static void on_read_progress(void *context, uint64_t read_id)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_read_progress(&node->core, now_ns, read_id);
+  kvf_core_on_read_progress(node->core, now_ns, read_id);
   kvf_node_leave(node, now_ns);
 }
 
@@ -301,7 +301,7 @@ static void on_link_up(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_link(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_core_on_link(node->core, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -309,7 +309,7 @@ static void on_link_down(void *context, kvf_link *link, kvf_status status)
 {
   kvf_node *node = context;
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_on_link_down(&node->core, now_ns, (uint32_t)link->user, status);
+  kvf_core_on_link_down(node->core, now_ns, (uint32_t)link->user, status);
   kvf_node_leave(node, now_ns);
 }
 
@@ -317,7 +317,7 @@ static bool on_session_key(void *context, uint64_t session_id, kvf_key *out)
 {
   kvf_node *node = context;
   (void)pthread_mutex_lock(&node->lock);
-  bool found = kvf_core_session_key(&node->core, session_id, out);
+  bool found = kvf_core_session_key(node->core, session_id, out);
   (void)pthread_mutex_unlock(&node->lock);
   return found;
 }
@@ -326,7 +326,7 @@ static kvf_status on_authorize(void *context, const kvf_lease *lease, kvf_transf
 {
   kvf_node *node = context;
   (void)pthread_mutex_lock(&node->lock);
-  kvf_status status = kvf_core_authorize(&node->core, kvf_clock_now(), lease, items, count);
+  kvf_status status = kvf_core_authorize(node->core, kvf_clock_now(), lease, items, count);
   (void)pthread_mutex_unlock(&node->lock);
   return status;
 }

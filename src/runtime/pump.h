@@ -87,7 +87,7 @@ struct kvf_node {
   kvf_logger logger; /* to it */
 
   pthread_mutex_t lock;
-  kvf_core core;        /* under the lock, like all down to `closing` */
+  kvf_core *core;       /* under the lock, like all down to `closing` */
   kvf_finder finder;    /* its guest */
   kvf_node_link *links; /* by link */
   kvf_list dials;

@@ -25,7 +25,7 @@ static kvf_status reserve(kvf_node *node, const kvf_blocks *blocks, uint32_t cou
   if (!kvf_node_enter_fresh(node, &now_ns)) {
     return kvf_because(KVF_SYSTEM, "the system gives no random numbers: %s", strerror(errno));
   }
-  kvf_status status = kvf_core_lease_reserve(&node->core, blocks, count, pool_blocks, out);
+  kvf_status status = kvf_core_lease_reserve(node->core, blocks, count, pool_blocks, out);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -46,7 +46,7 @@ kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_bloc
 kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_lease_release(&node->core, lease_id);
+  kvf_status status = kvf_core_lease_release(node->core, lease_id);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -54,7 +54,7 @@ kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)
 kvf_status kvf_lease_ended(kvf_node *node, uint64_t lease_id, uint64_t ranks_mask)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_lease_ended(&node->core, lease_id, ranks_mask);
+  kvf_status status = kvf_core_lease_ended(node->core, lease_id, ranks_mask);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -72,11 +72,11 @@ kvf_status kvf_ticket_make(kvf_node *node, const kvf_lease *lease, const kvf_blo
     return kvf_answer(KVF_NO_MEMORY);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_ticket(&node->core, lease, blocks, prompt, content);
+  status = kvf_core_ticket(node->core, lease, blocks, prompt, content);
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     size_t macs_count = 0;
-    status = kvf_ticket_encode(content, kvf_core_macs(&node->core, &macs_count), ticket, capacity, ticket_bytes);
+    status = kvf_ticket_encode(content, kvf_core_macs(node->core, &macs_count), ticket, capacity, ticket_bytes);
   }
   free(content); /* its block ids are borrowed */
   return kvf_answer(status);
@@ -124,7 +124,7 @@ kvf_status kvf_lease_publish(kvf_node *node, const kvf_lease *lease, const kvf_b
     uint64_t now_ns = kvf_node_enter(node);
     const bool incomplete = ordered != NULL || job != NULL;
     status = check_point(node, ordered);
-    status = status == KVF_OK ? kvf_core_publish(&node->core, now_ns, lease, blocks, digest, user, incomplete) : status;
+    status = status == KVF_OK ? kvf_core_publish(node->core, now_ns, lease, blocks, digest, user, incomplete) : status;
     if (status == KVF_OK) {
       if (ordered != NULL) {
         ordered->lease = *lease;
@@ -147,7 +147,7 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
     return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_lease_end(&node->core, now_ns, lease);
+  status = kvf_core_lease_end(node->core, now_ns, lease);
   kvf_node_leave(node, now_ns); /* carries the store out before it returns */
   return kvf_answer(status);
 }
@@ -155,7 +155,7 @@ kvf_status kvf_lease_end(kvf_node *node, const kvf_lease *lease)
 void kvf_leases_end_lingering(kvf_node *node)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_core_end_lingering(&node->core);
+  kvf_core_end_lingering(node->core);
   kvf_node_leave(node, now_ns); /* carries the stores out before it returns */
 }
 
@@ -170,7 +170,7 @@ kvf_status kvf_ticket_offer(kvf_node *node, const char *ticket, size_t ticket_by
     return kvf_answer(KVF_NO_MEMORY);
   }
   size_t macs_count = 0;
-  const kvf_mac *macs = kvf_core_macs(&node->core, &macs_count);
+  const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
   status = kvf_ticket_decode(ticket, ticket_bytes, macs, macs_count, content);
   if (status == KVF_OK) {
     const kvf_find_key key = kvf_find_key_of_prompt(&content->prompt);
@@ -214,7 +214,7 @@ kvf_status kvf_ticket_take(kvf_node *node, uint64_t find_id, char *ticket, size_
 static kvf_status decode_sources(const kvf_node *node, const char *text, size_t text_bytes, kvf_sources *out)
 {
   size_t macs_count = 0;
-  const kvf_mac *macs = kvf_core_macs(&node->core, &macs_count);
+  const kvf_mac *macs = kvf_core_macs(node->core, &macs_count);
   return kvf_sources_decode(text, text_bytes, macs, macs_count, out);
 }
 
@@ -237,7 +237,7 @@ static kvf_status read_ticket(kvf_node *node, kvf_log_request request, const cha
   kvf_status status = decode_sources(node, text, text_bytes, out);
   if (status != KVF_OK) {
     uint64_t now_ns = kvf_node_enter(node);
-    kvf_core_ticket_refused(&node->core, now_ns, request, status);
+    kvf_core_ticket_refused(node->core, now_ns, request, status);
     kvf_node_leave(node, now_ns);
   }
   return status;
@@ -245,7 +245,7 @@ static kvf_status read_ticket(kvf_node *node, kvf_log_request request, const cha
 
 void kvf_request_options_init(const kvf_node *node, kvf_request_options *options)
 {
-  *options = kvf_core_request_options(&node->core, NULL); /* never changes */
+  *options = kvf_core_request_options(node->core, NULL); /* never changes */
 }
 
 static kvf_status check_request(const char *ticket, const kvf_prompt *prompt, const kvf_request_info *info,
@@ -271,13 +271,13 @@ kvf_status kvf_request_open(kvf_node *node, const char *ticket, size_t ticket_by
     return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_request_open(&node->core, now_ns, &sources, prompt, options, user, &id, &content);
-  const uint64_t attachment = status == KVF_OK ? kvf_core_request_attachment(&node->core, id) : 0;
+  status = kvf_core_request_open(node->core, now_ns, &sources, prompt, options, user, &id, &content);
+  const uint64_t attachment = status == KVF_OK ? kvf_core_request_attachment(node->core, id) : 0;
   kvf_node_leave(node, now_ns);
   if (status == KVF_OK) {
     *info = (kvf_request_info){
         .id = id, .tokens = content->prompt.tokens, .groups = content->groups, .attachment = attachment};
-    info->load_timeout_ms = kvf_core_request_options(&node->core, options).load_timeout_ms;
+    info->load_timeout_ms = kvf_core_request_options(node->core, options).load_timeout_ms;
     for (uint32_t group = 0; group < content->groups; group++) {
       info->counts[group] = content->counts[group];
     }
@@ -294,7 +294,7 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
     return kvf_answer(KVF_NOT_NULL(out));
   }
   uint64_t now_ns = kvf_node_enter(node);
-  *out = kvf_core_request_refused(&node->core, now_ns, status, tokens, options);
+  *out = kvf_core_request_refused(node->core, now_ns, status, tokens, options);
   kvf_node_leave(node, now_ns);
   return KVF_OK;
 }
@@ -302,7 +302,7 @@ kvf_status kvf_request_refused(kvf_node *node, kvf_status status, uint32_t token
 kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id, bool waits)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_wait(&node->core, now_ns, request_id, waits);
+  kvf_status status = kvf_core_request_wait(node->core, now_ns, request_id, waits);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -310,7 +310,7 @@ kvf_status kvf_request_wait(kvf_node *node, uint64_t request_id, bool waits)
 kvf_status kvf_request_begin(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_begin(&node->core, now_ns, request_id);
+  kvf_status status = kvf_core_request_begin(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -322,7 +322,7 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
     return kvf_answer(status);
   }
   uint64_t now_ns = kvf_node_enter(node);
-  status = kvf_core_request_report(&node->core, now_ns, report);
+  status = kvf_core_request_report(node->core, now_ns, report);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -330,7 +330,7 @@ kvf_status kvf_request_report(kvf_node *node, const kvf_report *report)
 kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ranks_mask)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_released(&node->core, now_ns, request_id, ranks_mask);
+  kvf_status status = kvf_core_request_released(node->core, now_ns, request_id, ranks_mask);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -338,7 +338,7 @@ kvf_status kvf_request_released(kvf_node *node, uint64_t request_id, uint64_t ra
 kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_stuck(&node->core, request_id);
+  kvf_status status = kvf_core_request_stuck(node->core, request_id);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -346,7 +346,7 @@ kvf_status kvf_request_stuck(kvf_node *node, uint64_t request_id)
 static kvf_status cancel_request(kvf_node *node, uint64_t request_id, kvf_finish_kind kind)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_request_cancel(&node->core, now_ns, request_id, kind);
+  kvf_status status = kvf_core_request_cancel(node->core, now_ns, request_id, kind);
   kvf_node_leave(node, now_ns);
   return status;
 }
@@ -393,7 +393,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
     uint64_t now_ns = kvf_node_enter_to_help(node);
     const uint64_t point = ordered == NULL ? 0 : ++node->memory.last_point;
     status = check_point(node, ordered);
-    status = status == KVF_OK ? kvf_core_load_start(&node->core, now_ns, &sources, load, point) : status;
+    status = status == KVF_OK ? kvf_core_load_start(node->core, now_ns, &sources, load, point) : status;
     if (status == KVF_OK && ordered != NULL) {
       ordered->number = point;
       ordered->request_id = load->request_id;
@@ -412,7 +412,7 @@ kvf_status kvf_load_start(kvf_node *node, const kvf_load_params *load)
 kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  kvf_status status = kvf_core_load_abort(&node->core, now_ns, request_id);
+  kvf_status status = kvf_core_load_abort(node->core, now_ns, request_id);
   kvf_node_leave(node, now_ns);
   return kvf_answer(status);
 }
@@ -420,7 +420,7 @@ kvf_status kvf_load_abort(kvf_node *node, uint64_t request_id)
 bool kvf_load_is_stuck(kvf_node *node, uint64_t request_id)
 {
   uint64_t now_ns = kvf_node_enter(node);
-  bool stuck = kvf_core_load_is_stuck(&node->core, request_id);
+  bool stuck = kvf_core_load_is_stuck(node->core, request_id);
   kvf_node_leave(node, now_ns);
   return stuck;
 }

@@ -284,19 +284,11 @@ static void fill_pool(cluster_node *node)
   }
 }
 
-static void stop_node(const cluster_node *node)
-{
-  kvf_core_free(node->core);
-  free(node->core);
-}
-
 static void start_node(cluster_node *node, uint8_t name, bool has_memory)
 {
   memset(&node->config.incarnation, name, sizeof(node->config.incarnation));
   memset(node->config.secret, name, sizeof(node->config.secret));
-  node->core = malloc(sizeof(*node->core));
-  assert_non_null(node->core);
-  assert_int_equal(kvf_core_init(node->core, &node->config, c.now_ns), KVF_OK);
+  assert_int_equal(kvf_core_create(&node->config, c.now_ns, &node->core), KVF_OK);
   for (uint32_t i = 0; kvf_core_transport(node->core, i) != NULL; i++) {
     kvf_core_set_rails(node->core, i, c.rails);
   }
@@ -385,7 +377,7 @@ int cluster_close(void **state)
 {
   (void)state;
   for (uint32_t i = 0; c.is_open && i <= c.producer.ranks; i++) {
-    stop_node(node_at(i));
+    kvf_core_destroy(node_at(i)->core);
   }
   c.is_open = false;
   return 0;
@@ -734,7 +726,7 @@ void cluster_restart(uint32_t producer)
 {
   cluster_node *node = &c.p[producer];
   cluster_cut(producer, true);
-  stop_node(node);
+  kvf_core_destroy(node->core);
   start_node(node, (uint8_t)(node->config.incarnation.bytes[0] + CLUSTER_PRODUCERS), !c.has_no_memory);
   name_ranks();
   cluster_settle();

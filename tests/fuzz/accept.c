@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "core/core_state.h"
 #include "find/finder.h"
 #include "wire/find_message.h"
 #include "wire/handshake_message.h"

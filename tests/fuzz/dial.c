@@ -349,8 +349,7 @@ static void open_world(void)
   world.all.now_ns = 1000 * MS;
   world.all.on_out = on_out;
   world.all.settle = settle;
-  world.core = malloc(sizeof(*world.core));
-  fuzz_check(world.core != NULL && kvf_core_init(world.core, &world.config, world.all.now_ns) == KVF_OK);
+  fuzz_check(kvf_core_create(&world.config, world.all.now_ns, &world.core) == KVF_OK);
   kvf_finder_init(&world.finder, world.core);
   world.all.core = world.core;
   wires_set_memory(world.core);
@@ -827,8 +826,7 @@ static void close_world(void)
   for (size_t i = kvf_core_stats(world.core, stats, KVF_STATS_MAX); i > 0; i--) {
     fuzz_check(strcmp(stats[i - 1].name, "loads_open") != 0 || stats[i - 1].value == 0);
   }
-  kvf_core_free(world.core);
-  free(world.core);
+  kvf_core_destroy(world.core);
 }
 
 static void warm_up(void)

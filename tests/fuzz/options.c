@@ -12,6 +12,7 @@
 
 #include "base/options.h"
 #include "core/core.h"
+#include "core/core_state.h"
 #include "fuzz.h"
 #include "runtime/key_file.h"
 

@@ -8,6 +8,7 @@
 #define KVF_SIM_WORLD_H
 
 #include "core/core.h"
+#include "core/core_state.h"
 #include "find/finder.h"
 #include "kvferry/recovery.h"
 #include "queue.h"

@@ -182,14 +182,6 @@ def region_bytes(root):
                     yield f"{name}:{line}: the bytes of regions are for src/memory: see tests/tidy/source_rules.py"
 
 
-def the_core_is_entered_by_calls(root):
-    """What a core is made of is visible for its size alone: see also one_door() of binary_rules.py."""
-    for _, name, text in c_files(root, "src/runtime"):
-        for line, content in numbered(code_of(text)):
-            if re.search(r"\bcore(\.|->)\w", content):
-                yield f"{name}:{line}: goes round the core's door, core/core.h"
-
-
 def no_scaffolding(root):
     """Planted bugs are patches (tests/mutants), failure branches are counted by gcov."""
     for _, name, text in c_files(root, "include", "src"):
@@ -300,7 +292,6 @@ RULES = [
     tools_use_the_public_interface,
     banned_calls,
     region_bytes,
-    the_core_is_entered_by_calls,
     no_scaffolding,
     header_guards,
     first_lines,

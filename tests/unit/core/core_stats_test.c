@@ -1,5 +1,6 @@
 /* What kvf_core_stats() and kvf_core_histograms() show. */
 #include "base/status.h"
+#include "core/core_state.h" /* for counters_are_not_mixed_up() */
 #include "scene.h"
 
 static kvf_stat stats[KVF_STATS_MAX];

@@ -1,4 +1,5 @@
 /* A node's core as a whole: its life, its memory, its engine's ranks, tickets, and whose turn it is. */
+#include "core/core_state.h" /* for secrets_are_wiped() */
 #include "scene.h"
 
 static kvf_core *producer(void)
@@ -17,12 +18,11 @@ static kvf_core_config config_of(uint8_t name)
   return config;
 }
 
-/* One at a time. */
 static kvf_core *open_core(const kvf_core_config *config)
 {
-  static kvf_core core;
-  assert_int_equal(kvf_core_init(&core, config, 1000 * MS), KVF_OK);
-  return &core;
+  kvf_core *core = NULL;
+  assert_int_equal(kvf_core_create(config, 1000 * MS, &core), KVF_OK);
+  return core;
 }
 
 /* ---- life ---- */
@@ -37,7 +37,7 @@ TEST(first_lease_id_comes_from_the_secret)
     kvf_core *core = open_core(&config);
     assert_int_equal(kvf_core_lease_reserve(core, NULL, 1, 0, &leases[i]), KVF_OK);
     assert_true(leases[i].id < KVF_LEASE_ID_MAX / 2);
-    kvf_core_free(core);
+    kvf_core_destroy(core);
   }
   assert_true(leases[0].id == leases[1].id);
   assert_true(leases[0].id != leases[2].id);
@@ -73,7 +73,7 @@ TEST(transports_keep_the_options_order_and_may_be_left_out)
   assert_transports(core, "tcp,local");
   kvf_core_leave_out_transport(core, 1);
   assert_transports(core, "tcp");
-  kvf_core_free(core);
+  kvf_core_destroy(core);
 }
 
 /* A name more than the table has is left out, and overwrites nothing. */
@@ -83,7 +83,7 @@ TEST(transports_are_bounded)
   (void)snprintf(config.options.transports, sizeof(config.options.transports), "%s", "a,b,c,d,e");
   kvf_core *core = open_core(&config);
   assert_transports(core, "a,b,c,d");
-  kvf_core_free(core);
+  kvf_core_destroy(core);
 }
 
 /* P8: what has been freed holds neither the key nor what nonces are made of. */
@@ -104,16 +104,17 @@ TEST(secrets_are_wiped)
 /* block_tokens is one field more. */
 TEST(identity_must_have_room)
 {
-  kvf_core core;
+  kvf_core *core = NULL;
   kvf_core_config config = config_of('a');
   for (int i = 0; i < KVF_IDENTITY_FIELDS_MAX; i++) {
     char name[8];
     (void)snprintf(name, sizeof(name), "f%d", i);
     assert_int_equal(kvf_config_identity(&config.options, name, "v"), KVF_OK);
   }
-  assert_int_equal(kvf_core_init(&core, &config, 0), KVF_LIMIT);
+  assert_int_equal(kvf_core_create(&config, 0, &core), KVF_LIMIT);
+  assert_null(core);
   config.options.identity_fields--;
-  kvf_core_free(open_core(&config));
+  kvf_core_destroy(open_core(&config));
 }
 
 /* ---- ranks and tickets ---- */
@@ -144,7 +145,7 @@ TEST(ranks_must_be_all_and_different)
     assert_int_equal(ticket.rank[i].rank, i);
   }
   assert_int_equal(ticket.rank[1].address.port, 7);
-  kvf_core_free(core);
+  kvf_core_destroy(core);
 }
 
 static kvf_status make_ticket(kvf_core *core, const kvf_lease *lease, uint32_t groups, uint32_t tokens, kvf_ticket *out)
@@ -286,7 +287,7 @@ TEST(smallest_region_bounds_its_group)
   assert_int_equal(kvf_core_publish(core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID);
   block = 4;
   assert_int_equal(kvf_core_publish(core, 0, &lease, &blocks, 1, 2, false), KVF_OK);
-  kvf_core_free(core);
+  kvf_core_destroy(core);
 }
 
 /* P1, P5: the engine hears that the blocks are its own again once "over" has been stored, and once only. */
@@ -323,7 +324,7 @@ TEST(control_node_ends_no_leases)
   assert_int_equal(kvf_core_lease_reserve(core, NULL, 1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_lease_end(core, 0, &lease), KVF_NOT_FOUND);
   assert_false(kvf_core_next_effect(core, 0, &effect));
-  kvf_core_free(core);
+  kvf_core_destroy(core);
 }
 
 CLUSTER_TEST(lease_of_too_many_blocks_is_refused)

@@ -1,6 +1,7 @@
 /* One load after the other, step by step: what is asked for and when, how blocks are cut into reads, what becomes of a
  * part and of the whole, checksums, and the clock that finds a part that stands still. */
 #include "base/status.h"
+#include "core/core_state.h" /* for how many readers there are */
 #include "scene.h"
 #include "wire/ping_message.h"
 

@@ -1,5 +1,6 @@
 /* Loads of a consumer rank from the ranks of a producer: what is refused, which ranks are read what from, and what
  * prefix is reported. */
+#include "core/core_state.h"
 #include "scene.h"
 
 #define POSITIONS 6

@@ -1,6 +1,7 @@
 /* Offers at a producer, asked for directly and in a session. */
 #include "find_scene.h"
 
+#include "core/core_state.h"
 #include "wire/find_message.h"
 
 #define RESERVED "control key=a-key-of-sixteen lease_ttl_ms=300 hold=dials"

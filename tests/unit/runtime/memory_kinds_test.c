@@ -1,5 +1,6 @@
 /* Nodes whose memory is not the host's: which transports they use, what they refuse, and that blocks come whole. */
 #include "../../memory_kind.h"
+#include "core/core_state.h"
 #include "fake_ucp.h"
 #include "pair.h"
 #include "runtime/pump.h"
@@ -106,7 +107,7 @@ TEST(a_transport_that_cannot_serve_is_left_out)
   pair_open_node(&p.consumer, options("other", "local,tcp", "off"));
   assert_true(pair_logged(&p.producer, "transport local is left out",
                           "no other process can read region 0: it is of the other kind"));
-  const kvf_welcome *welcome = &p.producer.node->core.pool.welcome;
+  const kvf_welcome *welcome = &p.producer.node->core->pool.welcome;
   assert_int_equal(welcome->transports_count, 1);
   assert_string_equal(welcome->transports[0].name, "tcp");
   assert_int_equal(welcome->regions[0].memory, TEST_MEMORY_OTHER);

@@ -1,6 +1,7 @@
 /* kvf_node_register() and its end, kvf_node_address(), kvf_node_set_ranks(). */
 #include <pthread.h>
 
+#include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -114,7 +115,7 @@ TEST(there_is_one_registration_at_a_time)
   for (uint64_t generation = 1; generation <= 3; generation++) {
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
     assert_true(generation_of(node) == generation);
-    assert_true(node->core.pool.welcome.generation == generation);
+    assert_true(node->core->pool.welcome.generation == generation);
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_EXISTS);
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
@@ -130,12 +131,12 @@ TEST(nodes_that_do_not_listen_may_have_memory)
   const kvf_region region = region_of(0);
   assert_null(node->memory.fence_table);
   assert_int_equal(node->transports_count, 0);
-  assert_true(node->core.peers.is_control);
+  assert_true(node->core->peers.is_control);
   for (int turn = 0; turn < 2; turn++) {
     assert_int_equal(kvf_node_register(node, &region, 1), KVF_OK);
     assert_int_equal(node->transports_count, 2);
-    assert_false(node->core.peers.is_control);
-    assert_int_equal(node->core.pool.welcome.transports_count, 0); /* nobody is told of it */
+    assert_false(node->core->peers.is_control);
+    assert_int_equal(node->core->pool.welcome.transports_count, 0); /* nobody is told of it */
     assert_int_equal(kvf_node_unregister(node), KVF_OK);
   }
   kvf_node_close(node);
@@ -147,7 +148,7 @@ TEST(peers_are_told_what_is_registered)
   kvf_node *node = open_node("127.0.0.1", 0, 1);
   kvf_region regions[2] = {region_of(0), region_of(1)};
   assert_int_equal(kvf_node_register(node, regions, 2), KVF_OK);
-  const kvf_welcome *welcome = &node->core.pool.welcome;
+  const kvf_welcome *welcome = &node->core->pool.welcome;
   assert_int_equal(welcome->regions_count, 2);
   assert_int_equal(welcome->regions[1].group, 1);
   assert_int_equal(welcome->regions[1].blocks, BLOCKS);
@@ -240,7 +241,7 @@ TEST(address_says_who_listens_where)
   assert_int_equal(kvf_rank_record_decode(bytes, count, &record), KVF_OK);
   assert_int_equal(record.rank, 2);
   assert_int_not_equal(record.address.port, 0);
-  assert_memory_equal(&record.incarnation, &node->core.context.self.incarnation, sizeof(record.incarnation));
+  assert_memory_equal(&record.incarnation, &node->core->context.self.incarnation, sizeof(record.incarnation));
   assert_int_equal(kvf_node_address(node, bytes, count - 1, &count), KVF_LIMIT);
   kvf_node_close(node);
   node = open_node("", 0, 1);
@@ -262,7 +263,7 @@ TEST(ranks_come_in_any_order)
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 3), KVF_OK);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_memory_equal(&control->core.engine[2 - i].incarnation, &ranks[i]->core.context.self.incarnation,
+    assert_memory_equal(&control->core->engine[2 - i].incarnation, &ranks[i]->core->context.self.incarnation,
                         sizeof(kvf_incarnation));
   }
   assert_int_equal(kvf_node_set_ranks(control, records, bytes, 2), KVF_INVALID);

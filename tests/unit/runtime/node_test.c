@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "../../sides/peer.h"
+#include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -475,14 +476,14 @@ PAIR_TEST(closing_ends_the_leases)
 static void keep_secret(kvf_node *node, kvf_entropy *out)
 {
   (void)kvf_node_enter(node);
-  *out = node->core.context.entropy;
+  *out = node->core->context.entropy;
   (void)pthread_mutex_unlock(&node->lock);
 }
 
 static void restore_secret(kvf_node *node, const kvf_entropy *kept)
 {
   (void)kvf_node_enter(node);
-  node->core.context.entropy = *kept;
+  node->core->context.entropy = *kept;
   (void)pthread_mutex_unlock(&node->lock);
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../../sides/peer.h"
+#include "core/core_state.h"
 #include "pair.h"
 #include "runtime/pump.h"
 #include "test.h"
@@ -381,7 +382,7 @@ TEST(stuck_copies_are_no_matter_of_other_producers)
 static void describe_page(const pair_node *producer, uintptr_t page)
 {
   (void)pthread_mutex_lock(&producer->node->lock);
-  kvf_welcome *welcome = &producer->node->core.pool.welcome;
+  kvf_welcome *welcome = &producer->node->core->pool.welcome;
   assert_string_equal(welcome->transports[0].name, "local");
   kvf_local_description head;
   memcpy(&head, welcome->transports[0].description, sizeof(head));
