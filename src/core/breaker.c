@@ -8,9 +8,7 @@
 void kvf_breaker_init(kvf_breaker *breaker, uint64_t cooldown_ns, uint64_t cooldown_max_ns)
 {
   assert(cooldown_ns <= cooldown_max_ns);
-  breaker->cooldown_min_ns = cooldown_ns;
-  breaker->cooldown_max_ns = cooldown_max_ns;
-  breaker->patient_ns = 0;
+  *breaker = (kvf_breaker){.cooldown_min_ns = cooldown_ns, .cooldown_max_ns = cooldown_max_ns};
   kvf_breaker_succeed(breaker);
 }
 
@@ -24,12 +22,14 @@ bool kvf_breaker_wants_probe(const kvf_breaker *breaker, uint64_t now_ns)
   return breaker->state != KVF_BREAKER_CLOSED && now_ns >= breaker->probe_after_ns;
 }
 
-void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns)
+bool kvf_breaker_probe(kvf_breaker *breaker, uint64_t now_ns)
 {
-  if (breaker->state != KVF_BREAKER_CLOSED) {
+  const bool probes = kvf_breaker_wants_probe(breaker, now_ns);
+  if (probes) {
     breaker->state = KVF_BREAKER_HALF_OPEN;
     breaker->probe_after_ns = kvf_time_add(now_ns, breaker->cooldown_max_ns);
   }
+  return probes;
 }
 
 static void enter_open(kvf_breaker *breaker, uint64_t now_ns, kvf_status cause)

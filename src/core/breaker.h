@@ -1,8 +1,8 @@
 /* A circuit breaker, one per (peer, transport). While it is open, new loads fail at once, and a probe in the background
  * tests whether the peer is back.
  *
- *   CLOSED --fail--> OPEN --cooldown over, probing--> HALF_OPEN --succeed--> CLOSED
- *                     ^------------- fail, cooldown doubled ----------'
+ *   CLOSED --fail--> OPEN --cooldown over, probe--> HALF_OPEN --succeed--> CLOSED
+ *                     ^----------- fail, cooldown doubled ----------'
  *
  * A dead peer is probed again: every state except CLOSED has a deadline after which a probe is wanted.
  */
@@ -33,9 +33,9 @@ bool kvf_breaker_allows(const kvf_breaker *breaker);
 /* Whether a probe should start now. */
 bool kvf_breaker_wants_probe(const kvf_breaker *breaker, uint64_t now_ns);
 
-/* A probe has started; it is to end in kvf_breaker_fail() or kvf_breaker_succeed(). One that does neither within
- * the longest cooldown is taken for lost, and another is wanted. No effect while closed. */
-void kvf_breaker_probing(kvf_breaker *breaker, uint64_t now_ns);
+/* If a probe should start now it has started: true. It is to end in kvf_breaker_fail() or kvf_breaker_succeed(). One
+ * that does neither within the longest cooldown is taken for lost, and another is wanted. */
+KVF_MUST_USE bool kvf_breaker_probe(kvf_breaker *breaker, uint64_t now_ns);
 
 /* An attempt, or the probe, has failed. While closed only statuses that trip a breaker open it; in half-open any status
  * does. While open there is no effect: these are attempts that began before it opened. */

@@ -286,18 +286,12 @@ kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, ui
 
 /* ---- producer ---- */
 
-kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
+kvf_status kvf_core_lease_reserve(kvf_core *core, const kvf_blocks *blocks, uint32_t count, uint64_t pool_blocks,
+                                  kvf_lease *out)
 {
   uint8_t token[KVF_LEASE_TOKEN_BYTES];
   kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, NULL, blocks, pool_blocks, token, out) : status;
-}
-
-kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
-{
-  uint8_t token[KVF_LEASE_TOKEN_BYTES];
-  kvf_status status = kvf_entropy_draw(&core->context.entropy, token, sizeof(token));
-  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, 0, pool_blocks, token, out) : status;
+  return status == KVF_OK ? kvf_lease_slots_reserve(&core->slots, blocks, count, pool_blocks, token, out) : status;
 }
 
 kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks, const kvf_prompt *prompt,
@@ -594,22 +588,18 @@ uint64_t kvf_core_next_deadline(const kvf_core *core)
   return kvf_time_min(kvf_wheel_next_deadline(&core->context.wheel), kvf_wheel_next_deadline(&core->leases.wheel));
 }
 
-static bool guest_has_event(const kvf_core *core)
-{
-  return core->guest != NULL && !kvf_list_is_empty(&core->guest->events);
-}
-
 bool kvf_core_next_event(kvf_core *core, uint64_t now_ns, kvf_event *out)
 {
   return kvf_lease_table_next_ended(&core->leases, out) || kvf_loads_next_event(&core->loads, out) ||
          kvf_requests_next_event(&core->requests, out) ||
-         (guest_has_event(core) && core->guest->next_event(core->guest, now_ns, out));
+         (core->guest != NULL && core->guest->next_event(core->guest, now_ns, out));
 }
 
 bool kvf_core_has_event(const kvf_core *core)
 {
   return !kvf_list_is_empty(&core->leases.ended) || !kvf_list_is_empty(&core->loads.events) ||
-         !kvf_list_is_empty(&core->requests.events) || guest_has_event(core);
+         !kvf_list_is_empty(&core->requests.events) ||
+         (core->guest != NULL && !kvf_list_is_empty(&core->guest->events));
 }
 
 /* ---- control connections ---- */
@@ -738,36 +728,26 @@ bool kvf_core_has_output(const kvf_core *core)
 
 /* ---- what the machines say to each other, and to the runtime ---- */
 
-static void tell_guest(const kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
-{
-  if (core->guest != NULL) {
-    core->guest->on_peer(core->guest, now_ns, notice);
-  }
-}
-
 static void route_notice(kvf_core *core, uint64_t now_ns, const kvf_peer_notice *notice)
 {
   switch (notice->kind) {
     case KVF_PEER_LINK:
       kvf_loads_on_link(&core->loads, now_ns, notice->peer, notice->link_id, notice->status);
-      break;
+      return;
     case KVF_PEER_LINK_DOWN:
-      kvf_loads_on_link_down(&core->loads, now_ns, notice->peer, notice->link_id);
-      break;
+      kvf_loads_on_link_down(&core->loads, now_ns, notice->peer);
+      return;
     case KVF_PEER_OPEN:
       kvf_attachments_on_open(&core->requests.attachments, now_ns, notice->peer, notice->status);
-      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_NAMED:
       kvf_peers_on_named(&core->peers, now_ns, notice->peer);
-      tell_guest(core, now_ns, notice);
       break;
     case KVF_PEER_CLOSED:
-      tell_guest(core, now_ns, notice);
       break;
-    case KVF_PEER_PONG:
-      kvf_loads_on_pong(notice->peer);
-      break;
+  }
+  if (core->guest != NULL) {
+    core->guest->on_peer(core->guest, now_ns, notice);
   }
 }
 

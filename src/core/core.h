@@ -20,8 +20,6 @@
 #include "core/load.h"
 #include "core/peer.h"
 #include "kvferry/kvferry.h"
-#include "wire/handshake_message.h"
-#include "wire/sources.h"
 
 typedef struct kvf_core kvf_core;
 
@@ -85,9 +83,9 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
 /* As kvf_node_set_ranks(). */
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
-KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out);
-KVF_MUST_USE kvf_status kvf_core_lease_reserve_blocks(kvf_core *core, const kvf_blocks *blocks, uint64_t pool_blocks,
-                                                      kvf_lease *out);
+/* For these blocks, or, with `blocks` NULL, for `count` that are not known yet. */
+KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, const kvf_blocks *blocks, uint32_t count,
+                                               uint64_t pool_blocks, kvf_lease *out);
 /* Fills what a ticket for these blocks, which are the lease's, says; `out->ids` is borrowed from `blocks`. */
 KVF_MUST_USE kvf_status kvf_core_ticket(kvf_core *core, const kvf_lease *lease, const kvf_blocks *blocks,
                                         const kvf_prompt *prompt, kvf_ticket *out);

@@ -34,7 +34,7 @@ struct kvf_guest {
   void (*on_timer)(kvf_guest *guest, uint64_t now_ns, kvf_timer *timer);
   /* The store that ends the lease in this slot goes out. */
   void (*on_lease_ended)(kvf_guest *guest, uint32_t slot);
-  /* `events` is not empty. */
+  /* The next of `events`; false: there is none. */
   bool (*next_event)(kvf_guest *guest, uint64_t now_ns, kvf_event *out);
   /* For kvf_core_check(). Returns how many holds of peers it has. */
   uint32_t (*check)(const kvf_guest *guest);

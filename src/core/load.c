@@ -641,11 +641,11 @@ void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32
   }
 }
 
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id)
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer)
 {
   for (kvf_list *link = peer->slices.all.next; link != &peer->slices.all; link = link->next) {
     kvf_slice *slice = KVF_CONTAINER_OF(link, kvf_slice, by_peer);
-    if (slice->link_id == link_id) {
+    if (slice->link_id != KVF_NO_LINK && !kvf_peer_has_link(peer, slice->link_id)) {
       on_trouble(loads, now_ns, slice, KVF_CANCELLED);
     }
   }
@@ -745,11 +745,6 @@ void kvf_loads_on_read_progress(kvf_loads *loads, uint64_t now_ns, uint64_t read
   if (chunk != NULL && clock_runs(chunk->slice)) {
     clock_progress(loads, now_ns, chunk->slice);
   }
-}
-
-void kvf_loads_on_pong(kvf_peer *peer)
-{
-  peer->slices.answered = peer->slices.pings;
 }
 
 /* ---- start: from the first source, then from others ---- */

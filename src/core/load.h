@@ -111,10 +111,9 @@ bool kvf_loads_is_stuck(const kvf_loads *loads, uint64_t request_id);
  * final for their source. The source's status is then the first trouble that the slice met since its last confirmed
  * block, else `status`. So a peer that stalled and then could not be reached again counts as stalled. */
 void kvf_loads_on_link(kvf_loads *loads, uint64_t now_ns, kvf_peer *peer, uint32_t link_id, kvf_status status);
-/* The link takes no new reads. Its reads in flight are completed by the transport; then their slices ask anew. */
-void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer, uint32_t link_id);
-/* The peer answered a ping. */
-void kvf_loads_on_pong(kvf_peer *peer);
+/* A link of the peer takes no new reads. Its reads in flight are completed by the transport; then their slices ask
+ * anew. */
+void kvf_loads_on_link_down(kvf_loads *loads, uint64_t now_ns, const kvf_peer *peer);
 
 /* A read has ended: nothing writes to its blocks any more. The first `verified` items of it agree with their checksums.
  * `sample` is read if `status` is KVF_OK or KVF_CHECKSUM, and judged first:

@@ -80,21 +80,15 @@ static void rearm(kvf_peers *peers, kvf_peer *peer, uint64_t now_ns)
 {
   uint64_t idle_ns = kvf_ms_to_ns(peers->context->config.idle_timeout_ms);
   uint64_t at = kvf_time_add(now_ns, idle_ns);
-  switch (peer->state) {
-    case KVF_PEER_IDLE:
-      if (peer->gone == KVF_OK) {
-        at = kvf_time_min(at, peer->breaker.probe_after_ns);
-      }
-      break;
-    case KVF_PEER_READY:
-      at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
-      for (uint32_t i = 0; i < peers->transports_count; i++) {
-        at = kvf_time_min(at, peer->links[i].open_by_ns);
-      }
-      break;
-    default:
-      at = handshake_by_ns(peers, now_ns);
-      break;
+  if (peer->state == KVF_PEER_READY) {
+    at = kvf_time_min(kvf_time_add(now_ns, idle_ns / 3), peer->answer_by_ns); /* for a ping, at the latest */
+    for (uint32_t i = 0; i < peers->transports_count; i++) {
+      at = kvf_time_min(at, peer->links[i].open_by_ns);
+    }
+  } else if (peer->state != KVF_PEER_IDLE) {
+    at = handshake_by_ns(peers, now_ns);
+  } else if (peer->gone == KVF_OK) {
+    at = kvf_time_min(at, peer->breaker.probe_after_ns);
   }
   kvf_wheel_arm(&peers->context->wheel, &peer->timer, at);
 }
@@ -115,8 +109,7 @@ static void drop_link(kvf_peers *peers, kvf_peer_link *link)
     return;
   }
   if (link->state == KVF_LINK_UP) {
-    link->down_link_id = link->link_id;
-    kvf_list_ensure_back(&peers->notices, &peer->notice);
+    notify(peers, peer, KVF_PEER_LINK_DOWN);
   }
   /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): uthash finds the table that the link is in */
   HASH_DELETE(by_link_id, peers->by_link_id, link);
@@ -254,11 +247,9 @@ static bool make_room(kvf_peers *peers)
   return false;
 }
 
+/* NULL: there is no memory. */
 static kvf_peer *add_peer(kvf_peers *peers, const kvf_peer_key *key)
 {
-  if (HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
-    return NULL;
-  }
   kvf_peer *peer = calloc(1, sizeof(*peer));
   if (peer == NULL) {
     return NULL;
@@ -317,13 +308,12 @@ kvf_status kvf_peers_acquire(kvf_peers *peers, const kvf_address *address, const
 {
   const kvf_peer_key key = key_of(address, incarnation);
   kvf_peer *peer = find_peer(peers, &key);
-  if (peer == NULL) {
-    peer = add_peer(peers, &key);
+  if (peer == NULL && HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX && !make_room(peers)) {
+    return kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX);
   }
+  peer = peer != NULL ? peer : add_peer(peers, &key);
   if (peer == NULL) {
-    return HASH_CNT(by_key, peers->by_key) == KVF_PEERS_MAX
-               ? kvf_because(KVF_NO_RESOURCE, "%d producers are in use, which is the limit", KVF_PEERS_MAX)
-               : KVF_NO_MEMORY;
+    return KVF_NO_MEMORY;
   }
   peer->users++;
   kvf_list_remove(&peer->used);
@@ -379,11 +369,7 @@ static void dial(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
  * probe, because a load can use other links. A peer is also probed by its timer, until it has been unused for long. */
 static bool may_try(kvf_breaker *breaker, uint64_t now_ns)
 {
-  if (kvf_breaker_wants_probe(breaker, now_ns)) {
-    kvf_breaker_probing(breaker, now_ns);
-    return true;
-  }
-  return kvf_breaker_allows(breaker);
+  return kvf_breaker_allows(breaker) || kvf_breaker_probe(breaker, now_ns);
 }
 
 static bool offers(const kvf_peer *peer, const char *transport)
@@ -436,16 +422,16 @@ static void passed_over(const kvf_peers *peers, const kvf_peer *peer, uint32_t t
 {
   const kvf_peer_link *link = &peer->links[transport];
   const uint32_t kinds = unserved(peers, peer, transport);
-  const char *why = kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause);
   if (!offers(peer, peers->transports[transport])) {
-    why = "not offered";
+    (void)snprintf(out, REASON_BYTES, "not offered");
   } else if (kinds != 0) {
     const int own = peers->pool->exists ? (int)peers->pool->pages.regions[0].memory : KVF_MEMORY_HOST;
     (void)snprintf(out, REASON_BYTES, "does not bring %s memory into %s memory",
                    kvf_memory_kind_name(__builtin_ctz(kinds)), kvf_memory_kind_name(own));
-    return;
+  } else {
+    (void)snprintf(out, REASON_BYTES, "%s",
+                   kvf_status_name(link->unusable != KVF_OK ? link->unusable : link->breaker.cause));
   }
-  (void)snprintf(out, REASON_BYTES, "%s", why);
 }
 
 /* `what`, and why it is none of the first `count` transports. */
@@ -596,30 +582,14 @@ void kvf_peers_ping(kvf_peers *peers, kvf_peer *peer)
   }
 }
 
-/* The id of a link that has gone down, which is said once; 0: there is none. */
-static uint32_t take_down_link(kvf_peer *peer)
-{
-  uint32_t link_id = 0;
-  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX && link_id == 0; i++) {
-    link_id = peer->links[i].down_link_id;
-    peer->links[i].down_link_id = 0;
-  }
-  return link_id;
-}
-
 bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 {
   while (!kvf_list_is_empty(&peers->notices)) {
     kvf_peer *peer = KVF_CONTAINER_OF(peers->notices.next, kvf_peer, notice);
-    *out = (kvf_peer_notice){.kind = KVF_PEER_LINK_DOWN, .peer = peer, .link_id = take_down_link(peer)};
-    if (out->link_id != 0) {
-      return true;
-    }
     if (peer->pending != 0) {
-      out->kind = (kvf_peer_notice_kind)__builtin_ctz(peer->pending);
-      const kvf_peer_wait *wait = out->kind == KVF_PEER_LINK ? &peer->link : &peer->open;
-      out->link_id = wait->link_id;
-      out->status = wait->status;
+      const kvf_peer_notice_kind kind = (kvf_peer_notice_kind)__builtin_ctz(peer->pending);
+      const kvf_peer_wait *wait = kind == KVF_PEER_LINK ? &peer->link : &peer->open;
+      *out = (kvf_peer_notice){.kind = kind, .peer = peer, .link_id = wait->link_id, .status = wait->status};
       peer->pending &= peer->pending - 1;
       return true;
     }
@@ -630,7 +600,8 @@ bool kvf_peers_next_notice(kvf_peers *peers, kvf_peer_notice *out)
 
 /* ---- connection and handshake ---- */
 
-static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
+/* False if there is no memory for it. */
+static bool send_hello(kvf_peers *peers, kvf_peer *peer)
 {
   kvf_context *context = peers->context;
   kvf_hello hello = {.version_min = KVF_PROTOCOL_VERSION_MIN,
@@ -639,17 +610,11 @@ static kvf_status send_hello(kvf_peers *peers, kvf_peer *peer)
                      .client = context->self.incarnation,
                      .expected = peer->key.incarnation,
                      .rank = context->config.rank};
-  kvf_status status = kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce));
-  if (status == KVF_OK) {
-    status = kvf_handshake_key_id(&context->self.key, hello.key_id);
-  }
-  if (status == KVF_OK) {
-    status = kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &peer->dial.hello_bytes);
-  }
-  if (status == KVF_OK) {
-    status = kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, peer->dial.hello_bytes);
-  }
-  return status;
+  size_t bytes = 0;
+  return kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce)) == KVF_OK &&
+         kvf_handshake_key_id(&context->self.key, hello.key_id) == KVF_OK &&
+         kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &bytes) == KVF_OK &&
+         kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, bytes) == KVF_OK;
 }
 
 /* A producer on another host may have named its own loopback, where here is nobody, or somebody else. */
@@ -667,8 +632,8 @@ void kvf_peers_on_dialed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_
   if (peer->state != KVF_PEER_DIALING) {
     return;
   }
-  if (status == KVF_OK) {
-    status = send_hello(peers, peer);
+  if (status == KVF_OK && !send_hello(peers, peer)) {
+    status = KVF_NO_MEMORY;
   }
   if (status == KVF_PEER_DOWN && peer->dial.other.port != 0 && !peer->dial.has_turned) {
     disconnect(peers, peer);
@@ -736,8 +701,8 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
     fail(peers, now_ns, peer, KVF_PROTOCOL, "malformed challenge");
     return;
   }
-  if (kvf_handshake_server_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, &challenge, expected) !=
-          KVF_OK ||
+  if (kvf_handshake_server_proof(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), &challenge,
+                                 expected) != KVF_OK ||
       !kvf_equal_secret(expected, challenge.proof, sizeof(expected))) {
     fail(peers, now_ns, peer, KVF_HANDSHAKE_REFUSED, "it does not have our key (option key_file)");
     return;
@@ -756,9 +721,9 @@ static void on_challenge(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, cons
   memcpy(proof.identity, context->config.identity, proof.identity_count * sizeof(proof.identity[0]));
   size_t bytes = 0;
   uint8_t *frame;
-  if (kvf_handshake_client_proof(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+  if (kvf_handshake_client_proof(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), body, body_bytes,
                                  proof.proof) != KVF_OK ||
-      kvf_handshake_session_key(&context->self.key, peer->dial.hello, peer->dial.hello_bytes, body, body_bytes,
+      kvf_handshake_session_key(&context->self.key, peer->dial.hello, sizeof(peer->dial.hello), body, body_bytes,
                                 &peer->session_key) != KVF_OK ||
       kvf_conn_frame_begin(peer->conn, KVF_PROOF_BYTES_MAX, &frame) != KVF_OK ||
       kvf_proof_encode(&proof, frame, KVF_PROOF_BYTES_MAX, &bytes) != KVF_OK) {
@@ -789,17 +754,15 @@ static void on_welcome(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const 
     fail(peers, now_ns, peer, status, "malformed welcome");
     return;
   }
+  assert(peer->memory.welcome == NULL);
+  peer->memory.welcome = welcome;
   if (welcome->generation != 0 && welcome->generation <= peer->memory.given_up) { /* they only grow */
-    kvf_welcome_free(welcome);
-    free(welcome);
     fail(peers, now_ns, peer, KVF_PROTOCOL, "describes memory that it has unregistered");
     return;
   }
   if (welcome->generation != peer->memory.generation) {
     forgive_links(peer);
   }
-  assert(peer->memory.welcome == NULL);
-  peer->memory.welcome = welcome;
   peer->memory.generation = welcome->generation;
   peer->memory.rank_layout = kvf_pages_rank_layout(
       &(kvf_pages){welcome->regions, welcome->regions_count, welcome->layout}, welcome->rank, welcome->ranks);
@@ -847,7 +810,7 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
   } else if (peer->state == KVF_PEER_WAIT_WELCOME && type == KVF_FRAME_WELCOME) {
     on_welcome(peers, now_ns, peer, body, body_bytes);
   } else if (peer->state == KVF_PEER_READY && type == KVF_FRAME_PONG) {
-    notify(peers, peer, KVF_PEER_PONG);
+    peer->slices.answered = peer->slices.pings;
   } else {
     fail(peers, now_ns, peer, KVF_PROTOCOL, "an unexpected message");
   }
@@ -855,13 +818,12 @@ void kvf_peer_on_frame(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, kvf_fr
 
 void kvf_peer_on_closed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
 {
-  bool was_ready = peer->state == KVF_PEER_READY;
   peer->conn = NULL; /* the socket is gone: nothing to hang up */
-  if (!was_ready) {
+  if (peer->state == KVF_PEER_READY) {
+    begin_anew(peers, now_ns, peer);
+  } else {
     fail(peers, now_ns, peer, KVF_PEER_DOWN, "closed the connection during the handshake");
-    return;
   }
-  begin_anew(peers, now_ns, peer);
 }
 
 static bool is_unused(const kvf_peers *peers, uint64_t now_ns, const kvf_peer *peer)
@@ -882,11 +844,10 @@ static void on_handshake_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer
   kvf_context_log(peers->context, now_ns, KVF_HANDSHAKE_TIMEOUT, peer->stat.id, level, "peer %s: %s: connecting again",
                   peer->stat.address, late);
   count_failure(peers, now_ns, peer, KVF_HANDSHAKE_TIMEOUT);
-  const bool had_turned = peer->dial.has_turned;
-  disconnect(peers, peer);
-  if (!had_turned) { /* else nobody can be connected to at the other */
+  if (!peer->dial.has_turned) { /* else nobody can be connected to at the other */
     turn(peer);
   }
+  disconnect(peers, peer);
   peer->dial.has_turned = true;
   peer->dial.is_second_try = true;
   dial(peers, now_ns, peer);
@@ -920,8 +881,7 @@ void kvf_peer_on_timer(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer)
     on_handshake_timer(peers, now_ns, peer);
   } else if (is_unused(peers, now_ns, peer)) {
     return; /* unarmed from here: kvf_peers_acquire() makes room among such peers when it needs it */
-  } else if (peer->gone == KVF_OK && kvf_breaker_wants_probe(&peer->breaker, now_ns)) {
-    kvf_breaker_probing(&peer->breaker, now_ns);
+  } else if (peer->gone == KVF_OK && kvf_breaker_probe(&peer->breaker, now_ns)) {
     dial(peers, now_ns, peer);
   } else {
     rearm(peers, peer, now_ns);
@@ -1092,6 +1052,15 @@ static void begin_opening(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *link
   }
 }
 
+bool kvf_peer_has_link(const kvf_peer *peer, uint32_t link_id)
+{
+  bool has = false;
+  for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
+    has = has || (peer->links[i].state == KVF_LINK_UP && peer->links[i].link_id == link_id);
+  }
+  return has;
+}
+
 /* The one with the fewest reads. Links whose reads come one at a time begin with different rails: sessions take turns.
  */
 static uint32_t choose_rail(const kvf_peers *peers, const kvf_peer_link *link)
@@ -1130,6 +1099,7 @@ static bool next_link_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_link *l
   if (link->state == KVF_LINK_CLOSING) {
     move_link(link, KVF_LINK_NONE);
     *out = (kvf_peer_action){.kind = KVF_PEER_CLOSE_LINK, .link_id = link->link_id};
+    advance(peers, now_ns, peer); /* a load may be waiting to open it again */
     return true;
   }
   if (link->state == KVF_LINK_WANTED) {
@@ -1157,9 +1127,6 @@ bool kvf_peers_next_action(kvf_peers *peers, uint64_t now_ns, kvf_peer_action *o
     }
     for (uint32_t i = 0; i < KVF_TRANSPORTS_MAX; i++) {
       if (next_link_action(peers, now_ns, &peer->links[i], out)) {
-        if (out->kind == KVF_PEER_CLOSE_LINK) {
-          advance(peers, now_ns, peer); /* a load may be waiting to open it again */
-        }
         return true;
       }
     }

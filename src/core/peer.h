@@ -49,17 +49,16 @@ typedef struct kvf_peer_link {
   kvf_link_state state;
   uint32_t link_id; /* the link's id: never used again */
   UT_hash_handle by_link_id;
-  uint32_t transport;    /* index into the node's own list of transports */
-  uint32_t down_link_id; /* has gone down and its notice has not been taken yet; 0: none */
-  uint64_t open_by_ns;   /* while OPENING: when that has failed; else KVF_TIME_NEVER */
-  uint32_t rails_up;     /* of its transport's, those where its part is up */
+  uint32_t transport;  /* index into the node's own list of transports */
+  uint64_t open_by_ns; /* while OPENING: when that has failed; else KVF_TIME_NEVER */
+  uint32_t rails_up;   /* of its transport's, those where its part is up */
   kvf_peer *peer;
   kvf_breaker breaker;
   bool is_second_try;  /* nobody has answered the first */
   kvf_status unusable; /* why this transport can never bring bytes from its memory into ours; KVF_OK while it might */
 } kvf_peer_link;
 
-/* What the loads that hold a peer share of it: theirs alone (load.c). */
+/* What the loads that hold a peer share of it: theirs alone (load.c), but that peer.c notes that a pong has come. */
 typedef struct kvf_peer_slices {
   kvf_list all;             /* slices of loads that still need it */
   kvf_list waiting;         /* those that wait for a link */
@@ -104,7 +103,6 @@ typedef struct kvf_peer_dialing {
   bool is_pending;    /* the runtime has not taken the DIAL yet */
   uint64_t id;        /* peers below it were known when it was last dialed */
   uint8_t hello[KVF_HELLO_BYTES_MAX];
-  size_t hello_bytes;
 } kvf_peer_dialing;
 
 /* Its memory, as it was told last. */
@@ -142,7 +140,7 @@ struct kvf_peer {
   kvf_peer_wait link; /* by loads: kvf_peers_want_link() */
   kvf_peer_wait open; /* by requests and a guest: kvf_peers_want_open() */
   kvf_list notice;    /* in kvf_peers.notices while it has a notice */
-  uint32_t pending;   /* a bit for each kvf_peer_notice_kind, but LINK_DOWN, that has not been taken yet */
+  uint32_t pending;   /* a bit for each kvf_peer_notice_kind that has not been taken yet */
   kvf_peer_slices slices;
   kvf_list due; /* requests' ranks that have something to say to it: theirs alone (attachment.c) */
   kvf_peer_guest guest;
@@ -167,18 +165,17 @@ typedef struct kvf_peer_action {
 
 /* In the order in which a peer's are given: that a link has gone down is said before its successor is named. */
 typedef enum kvf_peer_notice_kind {
-  KVF_PEER_LINK_DOWN, /* no new reads on it; those in flight end by themselves */
-  KVF_PEER_PONG,
-  KVF_PEER_CLOSED, /* the connection was lost on which answers to a guest were to come */
-  KVF_PEER_NAMED,  /* one whose key names no incarnation has shown whose address it is: peer->named */
-  KVF_PEER_OPEN,   /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
-  KVF_PEER_LINK    /* an answer to kvf_peers_want_link() */
+  KVF_PEER_LINK_DOWN, /* some link is not up any more: no new reads on it; those in flight end by themselves */
+  KVF_PEER_CLOSED,    /* the connection was lost on which answers to a guest were to come */
+  KVF_PEER_NAMED,     /* one whose key names no incarnation has shown whose address it is: peer->named */
+  KVF_PEER_OPEN,      /* an answer to kvf_peers_want_open(). KVF_OK: frames may be sent over peer->conn */
+  KVF_PEER_LINK       /* an answer to kvf_peers_want_link() */
 } kvf_peer_notice_kind;
 
 typedef struct kvf_peer_notice {
   kvf_peer_notice_kind kind;
   kvf_peer *peer;
-  uint32_t link_id;  /* LINK, LINK_DOWN */
+  uint32_t link_id;  /* LINK */
   kvf_status status; /* LINK, OPEN */
 } kvf_peer_notice;
 
@@ -265,6 +262,8 @@ void kvf_peers_on_malformed(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer);
 /* kvf_core_on_insecure(). */
 void kvf_peers_on_insecure(kvf_peers *peers, uint64_t now_ns, kvf_peer *peer, const char *why);
 
+/* Whether this link is up. */
+bool kvf_peer_has_link(const kvf_peer *peer, uint32_t link_id);
 /* A read begins over this link, on the rail that has the fewest; it has ended. */
 kvf_rail kvf_peers_begin_read(kvf_peers *peers, uint32_t link_id);
 void kvf_peers_end_read(kvf_peers *peers, kvf_rail rail);

@@ -12,12 +12,6 @@ static bool is_in_table(const kvf_peer_link *link)
   return link->state == KVF_LINK_WANTED || link->state == KVF_LINK_OPENING || link->state == KVF_LINK_UP;
 }
 
-/* The runtime has something to do about it, or is doing it. */
-static bool is_under_way(const kvf_peer_link *link)
-{
-  return link->state == KVF_LINK_WANTED || link->state == KVF_LINK_OPENING || link->state == KVF_LINK_CLOSING;
-}
-
 static void check_link(const kvf_peers *peers, const kvf_peer *peer, const kvf_peer_link *link)
 {
   kvf_breaker_check(&link->breaker);
@@ -29,7 +23,6 @@ static void check_link(const kvf_peers *peers, const kvf_peer *peer, const kvf_p
   assert(!is_in_table(link) || peer->state == KVF_PEER_READY);
   assert(link->state != KVF_LINK_UP || kvf_breaker_allows(&link->breaker));
   assert(link->state != KVF_LINK_UP || link->unusable == KVF_OK);
-  assert(link->down_link_id == 0 || kvf_list_is_linked(&peer->notice));
   assert((link->state != KVF_LINK_WANTED && link->state != KVF_LINK_CLOSING) || kvf_list_is_linked(&peer->action));
   assert(peer->state != KVF_PEER_READY || peer->timer.expires_ns <= link->open_by_ns);
 }
@@ -40,15 +33,14 @@ static void check_waits(const kvf_peers *peers, const kvf_peer *peer)
   const kvf_incarnation nobody = {0};
   const bool is_busy = peer->state != KVF_PEER_IDLE && peer->state != KVF_PEER_READY;
   bool opens = false;
-  for (uint32_t i = 0; i < peers->transports_count; i++) {
-    opens = opens || is_under_way(&peer->links[i]);
+  for (uint32_t i = 0; i < peers->transports_count; i++) { /* the runtime has something to do, or is doing it */
+    opens = opens || (peer->links[i].state != KVF_LINK_NONE && peer->links[i].state != KVF_LINK_UP);
   }
   assert(!peer->open.is_wanted || is_busy || peer->users == 0);
   assert(!peer->link.is_wanted || is_busy || (peer->state == KVF_PEER_READY && opens) || peer->users == 0);
   assert(!peer->slices.asked || peer->link.is_wanted || (peer->pending & 1u << KVF_PEER_LINK) != 0 ||
          memcmp(&peer->key.incarnation, &nobody, sizeof(nobody)) == 0);
   assert(peer->pending == 0 || kvf_list_is_linked(&peer->notice));
-  assert((peer->pending & 1u << KVF_PEER_LINK_DOWN) == 0);
 }
 
 static void check_peer(const kvf_peers *peers, const kvf_peer *peer)

@@ -18,11 +18,7 @@ static uint32_t keep_blocks(const kvf_policy_input *input)
 
 static uint32_t keep_tokens(const kvf_policy_input *input)
 {
-  if (is_complete(input)) {
-    return input->tokens;
-  }
-  uint64_t tokens = (uint64_t)keep_blocks(input) * input->block_tokens;
-  return tokens < input->tokens ? (uint32_t)tokens : input->tokens;
+  return (uint32_t)kvf_time_min((uint64_t)keep_blocks(input) * input->block_tokens, input->tokens);
 }
 
 uint32_t kvf_policy_recompute_tokens(const kvf_policy_input *input)

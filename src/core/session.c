@@ -168,15 +168,15 @@ static void refuse(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns
 /* False if there is no memory for it. */
 static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 {
-  assert(session->shared != NULL && session->hello_bytes > 0);
+  assert(session->shared != NULL);
   kvf_context *context = sessions->context;
   kvf_challenge challenge = {.version = session->version, .server = context->self.incarnation};
-  size_t *bytes = &session->challenge_bytes;
+  size_t bytes = 0;
   return kvf_entropy_draw(&context->entropy, challenge.nonce, sizeof(challenge.nonce)) == KVF_OK &&
-         kvf_handshake_server_proof(session->shared, session->hello, session->hello_bytes, &challenge,
+         kvf_handshake_server_proof(session->shared, session->hello, sizeof(session->hello), &challenge,
                                     challenge.proof) == KVF_OK &&
-         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), bytes) == KVF_OK &&
-         kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, *bytes) == KVF_OK;
+         kvf_challenge_encode(&challenge, session->challenge, sizeof(session->challenge), &bytes) == KVF_OK &&
+         kvf_conn_send(session->conn, KVF_FRAME_CHALLENGE, session->challenge, bytes) == KVF_OK;
 }
 
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
@@ -196,7 +196,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
                      size_t body_bytes)
 {
   kvf_hello hello;
-  if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes > sizeof(session->hello)) {
+  if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK) {
     refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed hello");
     return;
   }
@@ -216,8 +216,8 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   session->client = hello.client;
   session->role = hello.role;
   session->version = hello.version_max < KVF_PROTOCOL_VERSION ? hello.version_max : KVF_PROTOCOL_VERSION;
-  memcpy(session->hello, body, body_bytes);
-  session->hello_bytes = body_bytes;
+  assert(body_bytes == sizeof(session->hello));
+  memcpy(session->hello, body, sizeof(session->hello));
   if (!send_challenge(sessions, session)) {
     end_session(sessions, session);
     return;
@@ -235,8 +235,8 @@ static bool open_session(kvf_sessions *sessions, kvf_session *session, uint64_t 
   make_room(sessions, now_ns, &sessions->open, context->config.connections_max,
             "connections_max is reached, and this connection was used least recently");
   if (kvf_entropy_draw(&context->entropy, &session->id, sizeof(session->id)) != KVF_OK ||
-      kvf_handshake_session_key(session->shared, session->hello, session->hello_bytes, session->challenge,
-                                session->challenge_bytes, &session->key) != KVF_OK) {
+      kvf_handshake_session_key(session->shared, session->hello, sizeof(session->hello), session->challenge,
+                                sizeof(session->challenge), &session->key) != KVF_OK) {
     return false;
   }
   HASH_ADD(by_id, sessions->by_id, id, sizeof(session->id), session);
@@ -306,8 +306,8 @@ static void on_proof(kvf_sessions *sessions, kvf_session *session, uint64_t now_
     refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed proof");
     return;
   }
-  if (kvf_handshake_client_proof(session->shared, session->hello, session->hello_bytes, session->challenge,
-                                 session->challenge_bytes, expected) != KVF_OK ||
+  if (kvf_handshake_client_proof(session->shared, session->hello, sizeof(session->hello), session->challenge,
+                                 sizeof(session->challenge), expected) != KVF_OK ||
       !kvf_equal_secret(expected, proof.proof, sizeof(expected))) {
     refuse(sessions, session, now_ns, KVF_HANDSHAKE_REFUSED, "the proof of the key is wrong (option key_file)");
     return;
@@ -470,7 +470,6 @@ static void check_session(const kvf_sessions *sessions, const kvf_session *sessi
   assert(is_open || (session->place.stage == KVF_CROWD_KNOWN) == (session->state == KVF_SESSION_WAIT_PROOF));
   if (session->state != KVF_SESSION_WAIT_HELLO) {
     assert(session->shared == &context->self.key || session->shared == &context->self.other_key);
-    assert(session->hello_bytes > 0 && session->challenge_bytes > 0);
     assert(session->version >= KVF_PROTOCOL_VERSION_MIN && session->version <= KVF_PROTOCOL_VERSION);
   }
 }

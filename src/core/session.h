@@ -36,12 +36,10 @@ struct kvf_session {
   kvf_key key;           /* of this session */
   kvf_incarnation client;
   uint8_t role;
-  uint16_t version;        /* of the protocol, that both speak */
-  kvf_budget guest_budget; /* of questions to a guest: its own */
-  uint8_t hello[KVF_HELLO_BYTES_MAX];
-  size_t hello_bytes;
+  uint16_t version;                   /* of the protocol, that both speak */
+  kvf_budget guest_budget;            /* of questions to a guest: its own */
+  uint8_t hello[KVF_HELLO_BYTES_MAX]; /* the bodies that the proofs are of have fixed lengths */
   uint8_t challenge[KVF_CHALLENGE_BYTES_MAX];
-  size_t challenge_bytes;
 };
 
 typedef struct kvf_session_counters {

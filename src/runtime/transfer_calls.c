@@ -16,42 +16,31 @@ static kvf_status check_list(const kvf_blocks *blocks)
   return status == KVF_OK ? KVF_NOT_NULL(blocks->ids, blocks->counts) : status;
 }
 
-static kvf_status no_random_numbers(void)
-{
-  return kvf_because(KVF_SYSTEM, "the system gives no random numbers: %s", strerror(errno));
-}
-
 /* ---- producer ---- */
+
+static kvf_status reserve(kvf_node *node, const kvf_blocks *blocks, uint32_t count, uint64_t pool_blocks,
+                          kvf_lease *out)
+{
+  uint64_t now_ns;
+  if (!kvf_node_enter_fresh(node, &now_ns)) {
+    return kvf_because(KVF_SYSTEM, "the system gives no random numbers: %s", strerror(errno));
+  }
+  kvf_status status = kvf_core_lease_reserve(node->core, blocks, count, pool_blocks, out);
+  kvf_node_leave(node, now_ns);
+  return status;
+}
 
 kvf_status kvf_lease_reserve_blocks(kvf_node *node, const kvf_blocks *blocks, uint64_t pool_blocks, kvf_lease *out)
 {
   kvf_status status = KVF_NOT_NULL(out);
   status = status == KVF_OK ? check_list(blocks) : status;
-  if (status != KVF_OK) {
-    return kvf_answer(status);
-  }
-  uint64_t now_ns;
-  if (!kvf_node_enter_fresh(node, &now_ns)) {
-    return kvf_answer(no_random_numbers());
-  }
-  status = kvf_core_lease_reserve_blocks(node->core, blocks, pool_blocks, out);
-  kvf_node_leave(node, now_ns);
-  return kvf_answer(status);
+  return kvf_answer(status == KVF_OK ? reserve(node, blocks, 0, pool_blocks, out) : status);
 }
 
 kvf_status kvf_lease_reserve(kvf_node *node, uint32_t blocks, uint64_t pool_blocks, kvf_lease *out)
 {
   kvf_status status = KVF_NOT_NULL(out);
-  if (status != KVF_OK) {
-    return kvf_answer(status);
-  }
-  uint64_t now_ns;
-  if (!kvf_node_enter_fresh(node, &now_ns)) {
-    return kvf_answer(no_random_numbers());
-  }
-  status = kvf_core_lease_reserve(node->core, blocks, pool_blocks, out);
-  kvf_node_leave(node, now_ns);
-  return kvf_answer(status);
+  return kvf_answer(status == KVF_OK ? reserve(node, NULL, blocks, pool_blocks, out) : status);
 }
 
 kvf_status kvf_lease_release(kvf_node *node, uint64_t lease_id)

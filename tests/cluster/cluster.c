@@ -899,7 +899,7 @@ kvf_ticket *cluster_ticket(uint32_t producer, uint32_t positions)
       *ids++ = (2 * i + 2 * i / CLUSTER_BLOCKS + group + (c.is_apart ? producer : 0)) % CLUSTER_BLOCKS;
     }
   }
-  assert_int_equal(kvf_core_lease_reserve(control, positions * c.groups, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(control, NULL, positions * c.groups, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_ticket(control, &lease, &blocks, &prompt, ticket), KVF_OK);
   return ticket;
 }

@@ -254,7 +254,7 @@ static void publish(fuzz_tape *tape)
   uint32_t count = 2;
   kvf_blocks blocks = {.ids = ids, .counts = &count, .groups = 1};
   bool other_token = fuzz_choose(tape, 8) == 7; /* a ticket of which another rank's lease has the same id and slot */
-  if (leases_count == LEASES_MAX || kvf_core_lease_reserve(&core, count, 0, &lease) != KVF_OK) {
+  if (leases_count == LEASES_MAX || kvf_core_lease_reserve(&core, NULL, count, 0, &lease) != KVF_OK) {
     return;
   }
   lease.token[0] ^= other_token ? 1 : 0;

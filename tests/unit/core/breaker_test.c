@@ -27,7 +27,7 @@ TEST(closed_allows_and_wants_nothing)
   assert_false(kvf_breaker_wants_probe(&breaker, KVF_TIME_NEVER));
   assert_int_equal(breaker.cause, KVF_OK);
   assert_true(breaker.probe_after_ns == KVF_TIME_NEVER);
-  kvf_breaker_probing(&breaker, 5);
+  assert_false(kvf_breaker_probe(&breaker, 5));
   assert_true(kvf_breaker_allows(&breaker));
 }
 
@@ -62,7 +62,7 @@ TEST(late_failures_while_open_change_nothing)
 TEST(half_open_lets_only_one_probe_through)
 {
   kvf_breaker breaker = opened_at(1000);
-  kvf_breaker_probing(&breaker, 1100);
+  assert_true(kvf_breaker_probe(&breaker, 1100));
   assert_false(kvf_breaker_allows(&breaker));
   assert_false(kvf_breaker_wants_probe(&breaker, 1449));
   kvf_breaker_succeed(&breaker);
@@ -77,7 +77,7 @@ TEST(cooldown_doubles_up_to_the_longest)
   const uint64_t cooldowns[] = {200, 350, 350};
   uint64_t now_ns = 1100;
   for (size_t i = 0; i < sizeof(cooldowns) / sizeof(cooldowns[0]); i++) {
-    kvf_breaker_probing(&breaker, now_ns);
+    assert_true(kvf_breaker_probe(&breaker, now_ns));
     kvf_breaker_fail(&breaker, now_ns + 10, KVF_HANDSHAKE_TIMEOUT);
     assert_int_equal(breaker.probe_after_ns, now_ns + 10 + cooldowns[i]);
     now_ns += 10 + cooldowns[i];
@@ -90,7 +90,7 @@ TEST(cooldown_doubles_up_to_the_longest)
 TEST(any_failure_of_the_probe_reopens)
 {
   kvf_breaker breaker = opened_at(1000);
-  kvf_breaker_probing(&breaker, 1100);
+  assert_true(kvf_breaker_probe(&breaker, 1100));
   kvf_breaker_fail(&breaker, 1110, KVF_HANDSHAKE_REFUSED);
   assert_int_equal(breaker.cause, KVF_HANDSHAKE_REFUSED);
   assert_false(kvf_breaker_wants_probe(&breaker, 1309));
@@ -100,7 +100,7 @@ TEST(any_failure_of_the_probe_reopens)
 TEST(lost_probe_is_followed_by_another)
 {
   kvf_breaker breaker = opened_at(1000);
-  kvf_breaker_probing(&breaker, 1100);
+  assert_true(kvf_breaker_probe(&breaker, 1100));
   assert_int_equal(breaker.probe_after_ns, 1450);
   assert_true(kvf_breaker_wants_probe(&breaker, 1450));
 }
@@ -112,12 +112,12 @@ TEST(lost_link_is_probed_at_once_but_not_twice)
   assert_false(kvf_breaker_allows(&breaker));
   assert_int_equal(breaker.cause, KVF_PEER_DOWN);
   assert_true(kvf_breaker_wants_probe(&breaker, 0));
-  kvf_breaker_probing(&breaker, 0);
+  assert_true(kvf_breaker_probe(&breaker, 0));
   kvf_breaker_succeed(&breaker);
   kvf_breaker_lose(&breaker, 349, KVF_PEER_DOWN);
   assert_false(kvf_breaker_wants_probe(&breaker, 448));
   assert_true(kvf_breaker_wants_probe(&breaker, 449));
-  kvf_breaker_probing(&breaker, 449);
+  assert_true(kvf_breaker_probe(&breaker, 449));
   kvf_breaker_succeed(&breaker);
   kvf_breaker_lose(&breaker, 349 + 350, KVF_PEER_DOWN);
   assert_true(kvf_breaker_wants_probe(&breaker, 349 + 350));

@@ -91,11 +91,11 @@ CLUSTER_TEST(no_lease_without_a_token)
   kvf_lease lease = {.id = 77};
   open_keyed();
   arm(0);
-  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, 1, 0, &lease), KVF_NO_MEMORY);
+  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, NULL, 1, 0, &lease), KVF_NO_MEMORY);
   assert_true(disarm());
   assert_int_equal(lease.id, 77);
   assert_int_equal(cluster_stat(&c.p[0], "leases_reserved", ""), 1); /* ticket A's */
-  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, NULL, 1, 0, &lease), KVF_OK);
 }
 
 /* P8, P2: a handshake that cannot be computed opens nothing on either side, and the next one does. */

@@ -35,7 +35,7 @@ TEST(first_lease_id_comes_from_the_secret)
   for (size_t i = 0; i < 3; i++) {
     const kvf_core_config config = config_of(names[i]);
     kvf_core *core = open_core(&config);
-    assert_int_equal(kvf_core_lease_reserve(core, 1, 0, &leases[i]), KVF_OK);
+    assert_int_equal(kvf_core_lease_reserve(core, NULL, 1, 0, &leases[i]), KVF_OK);
     assert_true(leases[i].id < KVF_LEASE_ID_MAX / 2);
     kvf_core_destroy(core);
   }
@@ -192,7 +192,7 @@ CLUSTER_TEST(a_ticket_names_the_blocks_of_its_lease)
 {
   kvf_lease lease;
   cluster_open("groups=2");
-  assert_int_equal(kvf_core_lease_reserve(producer(), 5, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(producer(), NULL, 5, 0, &lease), KVF_OK);
   scene("stats P0 lease_blocks > 13\n");
   assert_int_equal(make_ticket(producer(), &lease, 2, 64, NULL), KVF_OK);
   scene("stats P0 lease_blocks > 8\n");
@@ -202,7 +202,7 @@ CLUSTER_TEST(lease_tokens_differ)
 {
   kvf_lease lease;
   cluster_open("");
-  assert_int_equal(kvf_core_lease_reserve(producer(), 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(producer(), NULL, 1, 0, &lease), KVF_OK);
   assert_memory_not_equal(lease.token, c.tickets[0].lease.token, sizeof(lease.token));
   assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_OK);
   assert_int_equal(kvf_core_lease_release(producer(), lease.id), KVF_NOT_FOUND);
@@ -281,7 +281,7 @@ TEST(smallest_region_bounds_its_group)
   uint32_t count = 1;
   uint32_t block = 5;
   const kvf_blocks blocks = {.ids = &block, .counts = &count, .groups = 1};
-  assert_int_equal(kvf_core_lease_reserve(core, 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(core, NULL, 1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_publish(core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID); /* no memory at all */
   assert_int_equal(kvf_core_set_memory(core, &welcome), KVF_OK);
   assert_int_equal(kvf_core_publish(core, 0, &lease, &blocks, 1, 2, false), KVF_INVALID);
@@ -321,7 +321,7 @@ TEST(control_node_ends_no_leases)
   kvf_core_config config = config_of('a');
   config.is_control = true;
   kvf_core *core = open_core(&config);
-  assert_int_equal(kvf_core_lease_reserve(core, 1, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(core, NULL, 1, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_lease_end(core, 0, &lease), KVF_NOT_FOUND);
   assert_false(kvf_core_next_effect(core, 0, &effect));
   kvf_core_destroy(core);

@@ -182,7 +182,7 @@ CLUSTER_TEST(at_most_the_named_limit)
   const kvf_blocks blocks = {.ids = ids, .counts = &count, .groups = 1};
   const kvf_prompt prompt = {.tokens = count * CLUSTER_BLOCK_TOKENS};
   kvf_lease lease;
-  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, count, 0, &lease), KVF_OK);
+  assert_int_equal(kvf_core_lease_reserve(c.p[0].core, NULL, count, 0, &lease), KVF_OK);
   assert_int_equal(kvf_core_ticket(c.p[0].core, &lease, &blocks, &prompt, &c.tickets[0]), KVF_OK);
   const kvf_sources sources = cluster_sources("A");
   const kvf_load_params load = {.request_id = 1, .prompt = prompt, .destination = blocks, .user = 1};
