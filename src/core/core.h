@@ -83,7 +83,7 @@ kvf_rank_record kvf_core_record(const kvf_core *core, const kvf_address *address
 /* As kvf_node_set_ranks(). */
 KVF_MUST_USE kvf_status kvf_core_set_ranks(kvf_core *core, const kvf_rank_record *records, uint32_t count);
 
-/* For these blocks, or, with `blocks` NULL, for `count` that are not known yet. */
+/* For these blocks, or, with `blocks` NULL, for `count` that are not known yet; else that is 0. */
 KVF_MUST_USE kvf_status kvf_core_lease_reserve(kvf_core *core, const kvf_blocks *blocks, uint32_t count,
                                                uint64_t pool_blocks, kvf_lease *out);
 /* Fills what a ticket for these blocks, which are the lease's, says; `out->ids` is borrowed from `blocks`. */

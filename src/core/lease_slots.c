@@ -107,6 +107,7 @@ static kvf_status take_slot(kvf_lease_slots *slots, kvf_block_list *named, uint3
 kvf_status kvf_lease_slots_reserve(kvf_lease_slots *slots, const kvf_blocks *blocks, uint32_t unnamed,
                                    uint64_t pool_blocks, const uint8_t token[KVF_LEASE_TOKEN_BYTES], kvf_lease *out)
 {
+  assert(blocks == NULL || unnamed == 0);
   if (slots->draining) {
     return kvf_because(KVF_DRAINING, "kvf_node_drain() has been called: this node takes no new leases");
   }

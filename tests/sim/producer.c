@@ -78,8 +78,8 @@ static kvf_status reserve(sim_world *world, sim_engine *engine, sim_offer *offer
   const uint64_t pool_blocks = (uint64_t)engine->blocks * world->groups;
   const uint32_t number = counts[0] * world->groups;
   const bool are_known = offer->prompt % 2 == 0; /* else the ticket names them */
-  kvf_status status =
-      kvf_core_lease_reserve(&control->core, are_known ? &blocks : NULL, number, pool_blocks, &offer->lease);
+  kvf_status status = kvf_core_lease_reserve(&control->core, are_known ? &blocks : NULL, are_known ? 0 : number,
+                                             pool_blocks, &offer->lease);
   sim_node_leave(world, control);
   if (status != KVF_OK) {
     return status;
