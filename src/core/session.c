@@ -196,7 +196,7 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
                      size_t body_bytes)
 {
   kvf_hello hello;
-  if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK) {
+  if (kvf_hello_decode(body, body_bytes, &hello) != KVF_OK || body_bytes != sizeof(session->hello)) {
     refuse(sessions, session, now_ns, KVF_PROTOCOL, "malformed hello");
     return;
   }
@@ -216,7 +216,6 @@ static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_
   session->client = hello.client;
   session->role = hello.role;
   session->version = hello.version_max < KVF_PROTOCOL_VERSION ? hello.version_max : KVF_PROTOCOL_VERSION;
-  assert(body_bytes == sizeof(session->hello));
   memcpy(session->hello, body, sizeof(session->hello));
   if (!send_challenge(sessions, session)) {
     end_session(sessions, session);
