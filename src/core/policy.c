@@ -16,9 +16,15 @@ static uint32_t keep_blocks(const kvf_policy_input *input)
   return is_complete(input) || (uint64_t)prefix * input->block_tokens >= input->keep_from_tokens ? prefix : 0;
 }
 
+uint32_t kvf_policy_tokens_in(uint32_t blocks, uint32_t block_tokens, uint32_t tokens)
+{
+  const uint64_t whole = (uint64_t)blocks * block_tokens;
+  return whole < tokens ? (uint32_t)whole : tokens;
+}
+
 static uint32_t keep_tokens(const kvf_policy_input *input)
 {
-  return (uint32_t)kvf_time_min((uint64_t)keep_blocks(input) * input->block_tokens, input->tokens);
+  return kvf_policy_tokens_in(keep_blocks(input), input->block_tokens, input->tokens);
 }
 
 uint32_t kvf_policy_recompute_tokens(const kvf_policy_input *input)

@@ -19,6 +19,9 @@ typedef struct kvf_policy_input {
   uint64_t jitter;         /* any random number */
 } kvf_policy_input;
 
+/* How many of a prompt's `tokens` its first `blocks` have: its last block may be filled in part. */
+uint32_t kvf_policy_tokens_in(uint32_t blocks, uint32_t block_tokens, uint32_t tokens);
+
 /* How many tokens a recompute would cost. Does not look at `policy` or the fields after `tokens`. */
 uint32_t kvf_policy_recompute_tokens(const kvf_policy_input *input);
 

@@ -287,11 +287,10 @@ static void log_verdict(kvf_requests *requests, uint64_t now_ns, const kvf_reque
     (void)snprintf(what, sizeof(what), "it fails (%s)", why_it_fails(request));
   }
   kvf_context_log(requests->context, now_ns, verdict->status, peer->id, KVF_LOG_WARN,
-                  "%s%s: %llu of %u tokens were loaded (%u of %u blocks), %s; lease %llu of %s",
-                  prefix_of(request).text, kvf_status_name(verdict->status),
-                  (unsigned long long)kvf_time_min((uint64_t)report->prefix * request->block_tokens, request->tokens),
-                  request->tokens, report->prefix, report->blocks, what, (unsigned long long)attachment->leases[0].id,
-                  peer->address);
+                  "%s%s: %u of %u tokens were loaded (%u of %u blocks), %s; lease %llu of %s", prefix_of(request).text,
+                  kvf_status_name(verdict->status),
+                  kvf_policy_tokens_in(report->prefix, request->block_tokens, request->tokens), request->tokens,
+                  report->prefix, report->blocks, what, (unsigned long long)attachment->leases[0].id, peer->address);
 }
 
 static void conclude(kvf_requests *requests, uint64_t now_ns, kvf_request *request)
