@@ -137,7 +137,7 @@ def test_a_page_without_the_size_of_a_block(serve: Serve, capsys: pytest.Capture
     """As Ray's is."""
     assert first(serve, capsys, P_WELL, without(D_WELL, "vllm:cache_config_info")).endswith(
         "900 were loaded (90 %), 0 were in its own cache, 100 were computed there; "
-        "prompts shorter than a block would stay unseen without vllm:cache_config_info")
+        "prompts are not compared with a block: D's page has no vllm:cache_config_info")
 
 
 def test_loopback_on_two_hosts() -> None:

@@ -249,7 +249,7 @@ def all_of_it(p: Side, d: Side) -> Line:
         return Line(LESS, step, f"own_cache: {text}", remedy_of(step, "own_cache"))
     if not d.has("vllm:" + OF_VLLM["by_source"]):
         return unknown(step, f"D's page has no {', '.join(missing)}, which say how many tokens were loaded")
-    return Line(OK, step, text + (f"; prompts shorter than a block would stay unseen without {', '.join(missing)}" if missing else ""))
+    return Line(OK, step, text + (f"; prompts are not compared with a block: D's page has no {', '.join(missing)}" if missing else ""))
 
 
 def policy_fails(d: Side) -> float:
