@@ -58,7 +58,7 @@ def test_what_hangs_has_failed_and_leaves_nobody(tmp_path: Path) -> None:
 
 def test_nothing_of_a_suite_is_left_when_the_run_is_killed(mark: str) -> None:  # noqa: F811
     program = ("import sys; sys.path.append(sys.argv[1]); from mutant_matrix import Suite, run_all; "
-               "run_all([Suite('core/some', ['sh', '-c', sys.argv[2]])], lambda suite: 300)")
+               "run_all([Suite('core/some', ['sh', '-c', sys.argv[2]])], lambda suite: 300, 9)")
     tools = str(Path(mutant_matrix.__file__).parent)
     killed = subprocess.Popen([sys.executable, "-c", program, tools, LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
     wait_until("the run, the shell, and three that have left it", lambda: len(marked(mark)) >= 6, GONE_S, 0.05)
@@ -112,6 +112,12 @@ def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: 
     program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
     row = make_row("a_bug", suites, base)
     assert row == {"caught": {"core/some": "a"}, "sometimes": ["once"], "tests": {"core/some": ["a"]}}
+
+
+def test_a_bug_that_many_catch_needs_no_more_suites(world: Path) -> None:
+    suites = [shell(f"exit {int(name < 'd')}", kind="alone")._replace(name=name) for name in "fedcba"]
+    base = {"seconds": {name: ord(name) for name in "abcdef"}, "prints": dict.fromkeys("abcdef", "")}
+    assert make_row("a_bug", suites, base, many=2) == {"caught": {"a": "", "b": ""}, "not_run": 4}
 
 
 def test_another_source_is_another_tree(world: Path) -> None:

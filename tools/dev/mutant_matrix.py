@@ -1,7 +1,8 @@
 """Each planted bug against each C suite alone: which suites catch what, and which of them alone?
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
-hangs each time of two, or of three if it has threads, since these may fail on a loaded machine; once where many catch it.
+hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. Where many catch it, once is
+enough, and the rest are not run: what they would add is no reason to keep a test.
 Programs that a bug leaves as they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until
 the lines that its patch changes are others; --anew makes also those again that were made with other C sources.
 """
@@ -38,7 +39,7 @@ SIMULATOR = {"sim/seeds", "corpus/sim"}
 WAITING_AT_A_TIME = 4
 TRIES, TRIES_STEADY = 3, 2
 MANY = 6
-"""Suites that fail are enough for none of them to be the one that a bug needs."""
+"""Suites that fail are enough: the bug needs none of them alone, and no other."""
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
 LIMIT_S, LIMIT_TIMES = 15.0, 3.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
@@ -117,16 +118,22 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
         return Outcome(failed, time.monotonic() - start, code, said())
 
 
-def run_all(suites: list[Suite], limit_s: Callable[[Suite], float]) -> dict[str, Outcome]:
-    """The list's order is that in which they begin."""
-    def of(*kinds: str) -> list[Suite]:
-        return [suite for suite in suites if suite.kind in kinds]
+def run_all(suites: list[Suite], limit_s: Callable[[Suite], float], many: int) -> dict[str, Outcome]:
+    """In the list's order; none begins any more once `many` have failed, and it has no outcome."""
+    outcomes: dict[str, Outcome] = {}
+
+    def one(suite: Suite) -> None:
+        if sum(outcome.failed for outcome in list(outcomes.values())) < many:
+            outcomes[suite.name] = run(suite, limit_s(suite))
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as busy, ThreadPoolExecutor(WAITING_AT_A_TIME) as waiting:
-        begun = [(suite.name, (waiting if suite.kind == "waits" else busy).submit(run, suite, limit_s(suite)))
-                 for suite in of("busy", "waits")]
-    return {name: future.result() for name, future in begun} | {
-        suite.name: run(suite, limit_s(suite)) for suite in of("alone")}
+        for future in [(waiting if suite.kind == "waits" else busy).submit(one, suite)
+                       for suite in suites if suite.kind != "alone"]:
+            future.result()
+    for suite in suites:
+        if suite.kind == "alone":
+            one(suite)
+    return outcomes
 
 
 def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
@@ -136,8 +143,8 @@ def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
     first: set[str] = set()
     failing, tried = suites, 0
     while chosen := [suite for suite in failing if tried < (tries or suite.tries)]:
-        outcomes |= run_all(chosen, limit_s)
-        failing, tried = [suite for suite in failing if outcomes[suite.name].failed], tried + 1
+        outcomes |= (new := run_all(chosen, limit_s, many))
+        failing, tried = [suite for suite in chosen if suite.name in new and new[suite.name].failed], tried + 1
         first = first or {suite.name for suite in failing}
         if len(failing) >= many:
             break
@@ -233,22 +240,23 @@ def sole(names: Iterable[str]) -> set[str]:
     return {each.pop() for each in (set(names), set(names) - SIMULATOR) if len(each) == 1}
 
 
-def make_row(name: str, suites: list[Suite], base: dict[str, Any]) -> dict[str, Any]:
+def make_row(name: str, suites: list[Suite], base: dict[str, Any], many: int = MANY) -> dict[str, Any]:
     start = time.monotonic()
     build(TREE, programs_of(suites, TREE))
     built = time.monotonic()
     changed = [suite for suite in suites if print_of(suite) != base["prints"][suite.name]]
-    changed.sort(key=lambda suite: -base["seconds"][suite.name])
+    changed.sort(key=lambda suite: base["seconds"][suite.name])
 
     def limit_s(suite: Suite) -> float:
         return min(LIMIT_S + LIMIT_TIMES * base["seconds"][suite.name], suite.most_s)
 
-    outcomes, caught, sometimes = run_again(changed, limit_s)
+    outcomes, caught, sometimes = run_again(changed, limit_s, many=many)
     tests = {suite.name: found for suite in changed if suite.name in sole(caught)
              if (found := failing_tests(suite, limit_s(suite)))}
-    print(f"{name}: {len(caught)} of {len(changed)} suites catch it{': ' * bool(caught)}{' '.join(caught[:5])}"
+    print(f"{name}: {len(caught)} of {len(outcomes)} suites catch it, of {len(changed)}: {' '.join(caught[:5])}"
           f"{' …' * (len(caught) > 5)}, {built - start:.0f} of {time.monotonic() - start:.0f} s to build", flush=True)
-    row = {"caught": {suite: outcomes[suite].test for suite in caught}, "sometimes": sometimes, "tests": tests}
+    row = {"caught": {suite: outcomes[suite].test for suite in caught}, "sometimes": sometimes, "tests": tests,
+           "not_run": len(changed) - len(outcomes)}
     return {what: found for what, found in row.items() if found or what == "caught"}
 
 
