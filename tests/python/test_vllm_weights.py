@@ -237,6 +237,19 @@ def test_a_streamed_loader_needs_a_name(folder: Path) -> None:
     assert named[0].digest == named[1].digest != named[2].digest
 
 
+def test_the_loader_is_asked_in_the_engine_s_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another thread vLLM's code once met a dictionary that its own load was changing."""
+    def ask(*_: Any) -> list[Path]:
+        asked.append(threading.current_thread())
+        raise KeyError("of the loader's own")
+
+    asked: list[threading.Thread] = []
+    monkeypatch.setattr(weights, "loaded_files", ask)
+    found = begun(folder)
+    found.loaded()
+    assert asked == [threading.current_thread()] and digest_of(found, READ_LIMIT_S) is None
+
+
 def test_object_storage_needs_a_name(folder: Path) -> None:
     stored = model(folder)
     stored.model_weights = "s3://bucket/model"

@@ -78,6 +78,12 @@ def _file_of(path: Path, state: State, loaded_from_ns: int, cache: Cache, believ
     return _File(path, state, digest, True)
 
 
+def _find(paths: Sequence[Path], loaded_from_ns: int, cache: Cache, trusts: bool) -> list[_File]:
+    states = [state_of(path) for path in paths]
+    believed = _believed(paths) if trusts else {}
+    return [_file_of(path, state, loaded_from_ns, cache, believed.get(path.parent)) for path, state in zip(paths, states)]
+
+
 def _check_unchanged(files: Sequence[_File]) -> None:
     for file in files:
         if state_of(file.path) != file.state:
@@ -96,8 +102,9 @@ class Weights:
     """The identity of the weights in memory. For use by one thread; the reading is done by another one."""
 
     def __init__(self, files: Callable[[], list[Path]], given: object = None, trusts: bool = False) -> None:
-        """`files` are those that the engine loads (UnknownWeightsError: they cannot be seen), `given` a user's name for
-        the first weights, or None; `trusts`: their files of digests are believed. ValueError: it is no name."""
+        """`files` are those that the engine loads (UnknownWeightsError: they cannot be seen), asked in the caller's thread,
+        since engines' loaders are not made for two. `given` is a user's name for the first weights, or None; `trusts`:
+        their files of digests are believed. ValueError: it is no name."""
         if given is not None and (not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX):
             raise ValueError(f"{WEIGHTS_ID} is a text of 1 to {ID_CHARACTERS_MAX} characters")
         self._files = files
@@ -129,8 +136,13 @@ class Weights:
             self._content = _combine(["named", given])
             return
         self._is_reading = True
+        try:
+            paths = self._files()
+        except Exception as error:  # any error: the engine loads, and its weights are not known
+            self._fail(self._generation, error)
+            return
         start_ns = time.time_ns() if loaded_from_ns is None else loaded_from_ns
-        arguments = (self._generation, self._loaded, start_ns, trusts)
+        arguments = (self._generation, self._loaded, paths, start_ns, trusts)
         threading.Thread(target=self._read, args=arguments, name="kvferry-weights", daemon=True).start()
 
     def loaded(self) -> None:
@@ -172,29 +184,22 @@ class Weights:
         """Nobody asks any more: the reading ends."""
         self.forget()
 
-    def _read(self, generation: int, loaded: threading.Event, loaded_from_ns: int, trusts: bool) -> None:
+    def _read(self, generation: int, loaded: threading.Event, paths: Sequence[Path], loaded_from_ns: int, trusts: bool) -> None:
         start = time.monotonic()
         try:
             cache = Cache()
-            files = self._find(loaded_from_ns, cache, trusts)
+            files = _find(paths, loaded_from_ns, cache, trusts)
             is_read = all(file.is_read for file in files)
             if is_read:
                 loaded.wait()
                 _check_unchanged(files)
             self._take(generation, files, "known" if is_read else "believed", time.monotonic() - start)
-        except (UnknownWeightsError, OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # any error: the weights are not known
             self._fail(generation, error)
             return
         if not is_read:
             loaded.wait()
             self._confirm(generation, files, cache)
-
-    def _find(self, loaded_from_ns: int, cache: Cache, trusts: bool) -> list[_File]:
-        paths = self._files()
-        states = [state_of(path) for path in paths]
-        believed = _believed(paths) if trusts else {}
-        return [_file_of(path, state, loaded_from_ns, cache, believed.get(path.parent))
-                for path, state in zip(paths, states)]
 
     def _take(self, generation: int, files: Sequence[_File], how: str, seconds: float) -> None:
         digest = _combine(["files", *sorted(file.digest for file in files)])
