@@ -164,20 +164,26 @@ def test_on_p_before_d_knows(rig: Rig) -> None:
     expect_blocks_back(rig)
 
 
-def test_another_client_of_the_same_ticket(rig: Rig, relay: Relay) -> None:
-    """One leaves: that neither ends its own load's lease nor, by the request that the API server makes up to say so, that
-    of the other."""
+@pytest.mark.parametrize("leaver", ["loads", "waits"])
+def test_another_client_of_the_same_ticket(rig: Rig, relay: Relay, leaver: str) -> None:
+    """The second waits for the first one's load. One leaves: neither that, nor the request that the API server makes up to say
+    so, ends the lease of the other."""
     tokens = expected(rig, rig.question, rig.max_tokens)
     before = rig.decoder.samples()
     ticket = rig.ticket(rig.question)
     hold(rig, relay)
     with in_background() as submit:
-        stays = submit(rig.decode, rig.question, ticket)
-        wait_loading(rig)
+        if leaver == "waits":
+            stays = submit(rig.decode, rig.question, ticket)
+            wait_loading(rig)
         leaves = client.ask(rig.decoder.url, rig.question, rig.max_tokens, ticket)
-        wait_loading(rig, loads=2)
+        if leaver == "loads":
+            wait_loading(rig)
+            stays = submit(rig.decode, rig.question, ticket)
+        wait_for("two requests", lambda: rig.decoder.total("kvferry_requests_open") == 2)
         leaves.close()
-        wait_loading(rig, loads=1)
+        wait_for("one request", lambda: rig.decoder.total("kvferry_requests_open") == 1)
+        wait_loading(rig)
         time.sleep(SECOND)
         assert rig.producer.usage() > 0.0, "the lease has ended"
         relay.let_go()
