@@ -258,6 +258,17 @@ CLUSTER_TEST(who_only_checks_may_not_ask)
       "finder P0 offers_given > 0\n");
 }
 
+CLUSTER_TEST(a_malformed_question_ends_the_session)
+{
+  const uint8_t cut[3] = {0};
+  cluster_open(PUBLISHED);
+  scene(CONNECTED "offer A\n");
+  kvf_core_on_frame(c.p[0].core, c.now_ns, c.wires[0].producer_id, KVF_FRAME_FIND, cut, sizeof(cut));
+  scene(
+      "stats P0 sessions_refused.protocol sessions_open > 1; 0; P0 hangs up on D\n"
+      "finder P0 finds_heard > 0\n");
+}
+
 /* P8: who has not proved the key is told nothing, and takes no offer. */
 CLUSTER_TEST(a_stranger_is_not_answered)
 {
