@@ -689,19 +689,12 @@ kvf_rank_record pair_record(kvf_node *node)
 
 /* ---- costs ---- */
 
-/* Sanitizers have heaps of their own. */
-extern size_t __sanitizer_get_current_allocated_bytes(void) __attribute__((weak));
-
 costs costs_now(void)
 {
-  costs now = {.descriptors = count_entries("/proc/self/fd"), .threads = count_entries("/proc/self/task")};
-  if (__sanitizer_get_current_allocated_bytes != NULL) {
-    now.memory_bytes = __sanitizer_get_current_allocated_bytes();
-  } else {
-    const struct mallinfo2 info = mallinfo2();
-    now.memory_bytes = info.uordblks + info.hblkhd;
-  }
-  return now;
+  const struct mallinfo2 info = mallinfo2();
+  return (costs){.descriptors = count_entries("/proc/self/fd"),
+                 .threads = count_entries("/proc/self/task"),
+                 .memory_bytes = SANITIZED ? 0 : info.uordblks + info.hblkhd};
 }
 
 costs costs_settled(void)
@@ -720,7 +713,7 @@ costs costs_settled(void)
 
 void costs_expect(costs before, size_t slack_bytes)
 {
-  const size_t most_bytes = SANITIZED ? SIZE_MAX : before.memory_bytes + slack_bytes;
+  const size_t most_bytes = before.memory_bytes + slack_bytes;
   uint64_t until_ms = now_ms() + PAIR_PATIENCE_MS;
   costs now = costs_now();
   while ((now.descriptors != before.descriptors || now.threads != before.threads || now.memory_bytes > most_bytes) &&
