@@ -233,8 +233,7 @@ costs costs_now(void);
 /* Once descriptors and threads have not changed for COSTS_SETTLED_MS. */
 #define COSTS_SETTLED_MS 100
 costs costs_settled(void);
-/* Waits until descriptors and threads are as many as before, and memory no more than `slack_bytes` above; else fails.
- */
+/* Waits for descriptors and threads as before, and for at most `slack_bytes` more memory; else fails. */
 void costs_expect(costs before, size_t slack_bytes);
 
 /* A healthy consumer beside the one that something is done to: it loads all the while. */

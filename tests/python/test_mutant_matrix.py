@@ -156,4 +156,4 @@ def test_the_table_ranks_by_what_is_caught_alone() -> None:
     assert alone(rows, mutant_matrix.SIMULATOR) == {"core/a": {"simulated": ["a_test"], "sole": ["a_test"]}}
     told = list(ranked(rows, dict.fromkeys(["core/a", "core/b", "core/c", "core/d", "sim/seeds"], 1.0)))
     assert told[-6:] == ["  1  sim/seeds: 1 bugs, 1.0 s", "  2  core/b: 1 bugs, 1.0 s", "  2  core/c: 1 bugs, 1.0 s",
-                         "1 suites catch nothing:", "  core/d, 1.0 s", "by no suite: unseen"]
+                         "1 suites catch nothing of what they were run with:", "  core/d, 1.0 s", "by no suite: unseen"]

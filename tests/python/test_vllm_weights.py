@@ -237,7 +237,8 @@ def test_a_streamed_loader_needs_a_name(folder: Path) -> None:
     assert named[0].digest == named[1].digest != named[2].digest
 
 
-def test_the_loader_is_asked_in_the_engine_s_thread(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_is_asked_in_the_engine_s_thread(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    caplog: pytest.LogCaptureFixture) -> None:
     """In another thread vLLM's code once met a dictionary that its own load was changing."""
     def ask(*_: Any) -> list[Path]:
         asked.append(threading.current_thread())
@@ -248,6 +249,7 @@ def test_the_loader_is_asked_in_the_engine_s_thread(folder: Path, monkeypatch: p
     found = begun(folder)
     found.loaded()
     assert asked == [threading.current_thread()] and digest_of(found, READ_LIMIT_S) is None
+    assert "no identity: KeyError: \"of the loader's own\": set the option weights_id on both engines" in caplog.text
 
 
 def test_object_storage_needs_a_name(folder: Path) -> None:

@@ -1,8 +1,8 @@
 """Each planted bug against each C suite alone: which suites catch what, and which of them alone?
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
-hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. Where many catch it, once is
-enough, and the rest are not run: what they would add is no reason to keep a test.
+hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. If many catch a bug, once is
+enough, and the other suites are not run: none of them is needed for this bug.
 Programs that a bug leaves as they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until
 the lines that its patch changes are others; --anew makes also those again that were made with other C sources.
 """
@@ -39,7 +39,7 @@ SIMULATOR = {"sim/seeds", "corpus/sim"}
 WAITING_AT_A_TIME = 4
 TRIES, TRIES_STEADY = 3, 2
 MANY = 6
-"""Suites that fail are enough: the bug needs none of them alone, and no other."""
+"""After so many failed suites no other begins: the bug does not need a certain one."""
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
 LIMIT_S, LIMIT_TIMES = 15.0, 3.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
@@ -119,7 +119,7 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
 
 
 def run_all(suites: list[Suite], limit_s: Callable[[Suite], float], many: int) -> dict[str, Outcome]:
-    """In the list's order; none begins any more once `many` have failed, and it has no outcome."""
+    """In the list's order. After `many` failures no other suite begins: it has no outcome."""
     outcomes: dict[str, Outcome] = {}
 
     def one(suite: Suite) -> None:
@@ -305,7 +305,7 @@ def ranked(rows: dict[str, dict[str, Any]], seconds: dict[str, float]) -> Iterab
     yield f"{len(others)} suites catch bugs, and none alone; at least so many that are no simulator catch each of them:"
     yield from (f"  {fewest}  {suite}: {len(catch[suite])} bugs, {seconds[suite]:.1f} s" for fewest, suite in others)
     nothing = sorted(suite for suite in catch if not catch[suite])
-    yield f"{len(nothing)} suites catch nothing:"
+    yield f"{len(nothing)} suites catch nothing of what they were run with:"
     yield from (f"  {suite}, {seconds[suite]:.1f} s" for suite in nothing)
     yield "by no suite: " + " ".join(sorted(name for name, row in rows.items() if not row["caught"]))
 

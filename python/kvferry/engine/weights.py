@@ -102,8 +102,8 @@ class Weights:
     """The identity of the weights in memory. For use by one thread; the reading is done by another one."""
 
     def __init__(self, files: Callable[[], list[Path]], given: object = None, trusts: bool = False) -> None:
-        """`files` are those that the engine loads (UnknownWeightsError: they cannot be seen), asked in the caller's thread,
-        since engines' loaders are not made for two. `given` is a user's name for the first weights, or None; `trusts`:
+        """`files` are those that the engine loads (UnknownWeightsError: they cannot be seen), called in the caller's
+        thread, since an engine's loader is not thread-safe. `given` is a user's name for the first weights, or None; `trusts`:
         their files of digests are believed. ValueError: it is no name."""
         if given is not None and (not isinstance(given, str) or not 0 < len(given) <= ID_CHARACTERS_MAX):
             raise ValueError(f"{WEIGHTS_ID} is a text of 1 to {ID_CHARACTERS_MAX} characters")
@@ -216,8 +216,9 @@ class Weights:
             self._is_reading = False
             if self._version is not None:
                 return
+        is_told = isinstance(error, (UnknownWeightsError, OSError))
         logger.warning("kvferry: this engine gives no tickets and loads nothing, since its weights have no identity: %s",
-                       error)
+                       error if is_told else f"{type(error).__name__}: {error}: set the option {WEIGHTS_ID} on both engines")
 
     def _confirm(self, generation: int, files: Sequence[_File], cache: Cache) -> None:
         start = time.monotonic()

@@ -166,8 +166,8 @@ def test_on_p_before_d_knows(rig: Rig) -> None:
 
 @pytest.mark.parametrize("leaver", ["loads", "waits"])
 def test_another_client_of_the_same_ticket(rig: Rig, relay: Relay, leaver: str) -> None:
-    """The second waits for the first one's load. One leaves: neither that, nor the request that the API server makes up to say
-    so, ends the lease of the other."""
+    """The second waits for the first one's load. One client leaves. Neither its load's end, nor the request by which the API
+    server aborts it, ends the lease of the other."""
     tokens = expected(rig, rig.question, rig.max_tokens)
     before = rig.decoder.samples()
     ticket = rig.ticket(rig.question)
