@@ -115,9 +115,10 @@ def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: 
 
 
 def test_a_bug_that_many_catch_needs_no_more_suites(world: Path) -> None:
-    suites = [shell(f"exit {int(name < 'd')}", kind="alone")._replace(name=name) for name in "fedcba"]
-    base = {"seconds": {name: ord(name) for name in "abcdef"}, "prints": dict.fromkeys("abcdef", "")}
-    assert make_row("a_bug", suites, base, many=2) == {"caught": {"a": "", "b": ""}, "not_run": 4}
+    names = ["sim/seeds", *"abcdef"]
+    suites = [shell(f"exit {int(name not in 'def')}", kind="alone")._replace(name=name) for name in reversed(names)]
+    base = {"seconds": {name: second for second, name in enumerate(names)}, "prints": dict.fromkeys(names, "")}
+    assert make_row("a_bug", suites, base, many=2) == {"caught": {"a": "", "b": "", "sim/seeds": ""}, "not_run": 4}
 
 
 def test_another_source_is_another_tree(world: Path) -> None:
