@@ -58,7 +58,7 @@ def test_what_hangs_has_failed_and_leaves_nobody(tmp_path: Path) -> None:
 
 def test_nothing_of_a_suite_is_left_when_the_run_is_killed(mark: str) -> None:  # noqa: F811
     program = ("import sys; sys.path.append(sys.argv[1]); from mutant_matrix import Suite, run_all; "
-               "run_all([Suite('core/some', ['sh', '-c', sys.argv[2]])], lambda suite: 300, 9)")
+               "run_all([Suite('core/some', ['sh', '-c', sys.argv[2]])], lambda suite: 300)")
     tools = str(Path(mutant_matrix.__file__).parent)
     killed = subprocess.Popen([sys.executable, "-c", program, tools, LEAVES + "sleep 300"], env=os.environ | {MARK: mark})
     wait_until("the run, the shell, and three that have left it", lambda: len(marked(mark)) >= 6, GONE_S, 0.05)
@@ -105,13 +105,14 @@ def test_who_fails_without_a_bug_catches_nothing(world: Path) -> None:
 
 
 def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: Path) -> None:
-    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same")]
-    base = {"seconds": dict.fromkeys(["core/some", "once", "same"], 0.1),
-            "prints": {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2])}}
+    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same"),
+              shell("exit 1", tries=mutant_matrix.TRIES)._replace(name="threads")]
+    prints = {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2]), "threads": ""}
+    base = {"seconds": dict.fromkeys(prints, 0.1), "prints": prints}
     (world / "once").touch()
     program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
     row = make_row("a_bug", suites, base)
-    assert row == {"caught": {"core/some": "a"}, "sometimes": ["once"], "tests": {"core/some": ["a"]}}
+    assert row == {"caught": {"core/some": "a", "threads": ""}, "sometimes": ["once"]}
 
 
 def test_a_bug_that_many_catch_needs_no_more_suites(world: Path) -> None:

@@ -1,8 +1,8 @@
 """Each planted bug against each C suite alone: which suites catch what, and which of them alone?
 
 A suite is a test of Meson's, but for those of the code's rules. It stops at its first failure. It catches a bug if it fails or
-hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. If many catch a bug, once is
-enough, and the other suites are not run: none of them is needed for this bug.
+hangs each time of two, or of three if it has threads, since these may fail on a loaded machine. If many catch a bug, the
+other suites are not run: none of them is needed for this bug.
 Programs that a bug leaves as they are, to the byte, are not run. A row takes minutes. tests/mutants/matrix.json keeps it until
 the lines that its patch changes are others; --anew makes also those again that were made with other C sources.
 """
@@ -118,13 +118,24 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
         return Outcome(failed, time.monotonic() - start, code, said())
 
 
-def run_all(suites: list[Suite], limit_s: Callable[[Suite], float], many: int) -> dict[str, Outcome]:
-    """In the list's order. After `many` failures no other suite begins: it has no outcome."""
+def run_all(suites: list[Suite], limit_s: Callable[[Suite], float],
+            tries: int = 0, many: int = MANY) -> tuple[dict[str, Outcome], list[str], list[str]]:
+    """The last outcome of each, and who fails: every time; only sometimes. In the list's order. After `many` that fail every
+    time no other suite begins: it has no outcome."""
     outcomes: dict[str, Outcome] = {}
+    failing: set[str] = set()
+    sometimes: set[str] = set()
 
     def one(suite: Suite) -> None:
-        if sum(outcome.failed and name not in SIMULATOR for name, outcome in list(outcomes.items())) < many:
+        if len(failing - SIMULATOR) >= many:
+            return
+        for tried in range(tries or suite.tries):
             outcomes[suite.name] = run(suite, limit_s(suite))
+            if not outcomes[suite.name].failed:
+                if tried > 0:
+                    sometimes.add(suite.name)
+                return
+        failing.add(suite.name)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as busy, ThreadPoolExecutor(WAITING_AT_A_TIME) as waiting:
         for future in [(waiting if suite.kind == "waits" else busy).submit(one, suite)
@@ -133,23 +144,7 @@ def run_all(suites: list[Suite], limit_s: Callable[[Suite], float], many: int) -
     for suite in suites:
         if suite.kind == "alone":
             one(suite)
-    return outcomes
-
-
-def run_again(suites: list[Suite], limit_s: Callable[[Suite], float],
-              tries: int = 0, many: int = MANY) -> tuple[dict[str, Outcome], list[str], list[str]]:
-    """The last outcome of each, and who fails: every time; only sometimes. `many` of them are believed at once."""
-    outcomes: dict[str, Outcome] = {}
-    first: set[str] = set()
-    failing, tried = suites, 0
-    while chosen := [suite for suite in failing if tried < (tries or suite.tries)]:
-        outcomes |= (new := run_all(chosen, limit_s, many))
-        failing, tried = [suite for suite in chosen if suite.name in new and new[suite.name].failed], tried + 1
-        first = first or {suite.name for suite in failing}
-        if sum(suite.name not in SIMULATOR for suite in failing) >= many:
-            break
-    names = sorted(suite.name for suite in failing)
-    return outcomes, names, sorted(first.difference(names))
+    return outcomes, sorted(failing), sorted(sometimes)
 
 
 def failing_tests(suite: Suite, limit_s: float) -> list[str]:
@@ -223,7 +218,7 @@ def baseline(suites: list[Suite], tree: str) -> dict[str, Any]:
     start = time.monotonic()
     build(TREE, programs_of(suites, TREE))
     prints = {suite.name: print_of(suite) for suite in suites}
-    outcomes, failing, unsteady = run_again(suites, lambda suite: suite.most_s, TRIES, len(suites) + 1)
+    outcomes, failing, unsteady = run_all(suites, lambda suite: suite.most_s, TRIES, len(suites) + 1)
     for name in failing:
         print(f"{name} without a bug, status {outcomes[name].code}:\n{outcomes[name].said[-2000:]}")
     if failing:
@@ -250,7 +245,7 @@ def make_row(name: str, suites: list[Suite], base: dict[str, Any], many: int = M
     def limit_s(suite: Suite) -> float:
         return min(LIMIT_S + LIMIT_TIMES * base["seconds"][suite.name], suite.most_s)
 
-    outcomes, caught, sometimes = run_again(changed, limit_s, many=many)
+    outcomes, caught, sometimes = run_all(changed, limit_s, many=many)
     tests = {suite.name: found for suite in changed if suite.name in sole(caught)
              if (found := failing_tests(suite, limit_s(suite)))}
     print(f"{name}: {len(caught)} of {len(outcomes)} suites catch it, of {len(changed)}: {' '.join(caught[:5])}"
