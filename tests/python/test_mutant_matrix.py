@@ -105,14 +105,19 @@ def test_who_fails_without_a_bug_catches_nothing(world: Path) -> None:
 
 
 def test_a_catch_is_seen_each_time_and_in_a_program_that_the_bug_changed(world: Path) -> None:
-    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same"),
-              shell("exit 1", tries=mutant_matrix.TRIES)._replace(name="threads")]
-    prints = {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2]), "threads": ""}
-    base = {"seconds": dict.fromkeys(prints, 0.1), "prints": prints}
+    suites = [program(world, "exit 0"), shell(f"! rm {world}/once")._replace(name="once"), shell("exit 1")._replace(name="same")]
+    base = {"seconds": dict.fromkeys(["core/some", "once", "same"], 0.1),
+            "prints": {"core/some": "", "once": "", "same": mutant_matrix.print_of(suites[2])}}
     (world / "once").touch()
     program(world, f"echo '{FAILED}1 test(s), listed below:'; echo '{FAILED}a'; exit 1")
     row = make_row("a_bug", suites, base)
-    assert row == {"caught": {"core/some": "a", "threads": ""}, "sometimes": ["once"]}
+    assert row == {"caught": {"core/some": "a"}, "sometimes": ["once"], "tests": {"core/some": ["a"]}}
+
+
+def test_suites_of_two_and_of_three_tries_catch_beside_each_other(world: Path) -> None:
+    suites = [shell("exit 1", tries=tries)._replace(name=name) for name, tries in (("steady", 2), ("threads", 3))]
+    base = {"seconds": dict.fromkeys(["steady", "threads"], 0.1), "prints": dict.fromkeys(["steady", "threads"], "")}
+    assert make_row("a_bug", suites, base) == {"caught": {"steady": "", "threads": ""}}
 
 
 def test_a_bug_that_many_catch_needs_no_more_suites(world: Path) -> None:

@@ -39,7 +39,7 @@ SIMULATOR = {"sim/seeds", "corpus/sim"}
 WAITING_AT_A_TIME = 4
 TRIES, TRIES_STEADY = 3, 2
 MANY = 3
-"""After so many failed suites that are no simulator no other begins: the bug does not need a certain one."""
+"""If so many suites have caught a bug, the simulator's not counted, no other begins: no certain suite is needed for the bug."""
 STEADY = {"kvferry:threadless", "kvferry:fuzz", "kvferry:sim"}
 LIMIT_S, LIMIT_TIMES = 15.0, 3.0
 """A suite hangs if it takes so much, and so many times what it takes without a bug, or twice what Meson lets it take."""
@@ -120,8 +120,8 @@ def run(suite: Suite, limit_s: float, stop: bool = True) -> Outcome:
 
 def run_all(suites: list[Suite], limit_s: Callable[[Suite], float],
             tries: int = 0, many: int = MANY) -> tuple[dict[str, Outcome], list[str], list[str]]:
-    """The last outcome of each, and who fails: every time; only sometimes. In the list's order. After `many` that fail every
-    time no other suite begins: it has no outcome."""
+    """Returns the last outcome of each suite, the suites that fail every time, and those that fail only sometimes. Suites begin
+    in the list's order. If `many` fail every time, the simulator's not counted, no other begins: it has no outcome."""
     outcomes: dict[str, Outcome] = {}
     failing: set[str] = set()
     sometimes: set[str] = set()
