@@ -11,7 +11,7 @@ PASSED=$CACHE/deep
 ELSEWHERE=(--ignore tests/e2e/topology --ignore tests/e2e/content --ignore tests/e2e/chaos
   --ignore tests/e2e/releases --ignore tests/e2e/families --ignore tests/e2e/boundary --ignore tests/e2e/stacks)
 # In the order of what they find soonest. Minutes are those of two cores.
-PARTS=(asan:9 mutants:5 tidy:4 tsan:17 fuzz:3 sim:4 older:2 gpu:9 coverage:1 engines:36 content:25 boundary:12 families:60 trtllm:10 engine-mutants:2 releases:34 stacks:16 upstream:5 chaos:8 package:16)
+PARTS=(asan:9 mutants:5 tidy:4 tsan:17 fuzz:3 sim:4 older:2 gpu:9 coverage:1 engines:36 content:25 boundary:12 families:80 trtllm:10 engine-mutants:2 releases:34 stacks:16 upstream:5 chaos:8 package:16)
 
 usage="usage: ./dev test [--quick | --ci | --deep [--again] [--keep] [PART…] | --deep --list | --deep mutants --matrix]"
 mode=all

@@ -64,9 +64,9 @@ class Parking(Loader):
 
     def _decide_early(self, remote: RemotePrompt, verdict: Verdict) -> None:
         """Its lease is lost before the engine has asked."""
+        self._counters.add("not_loaded", FAILED)
         super()._decide_early(remote, verdict)
         self._waiting = deque(one for one in self._waiting if one.remote is not remote)
-        self._counters.add("not_loaded", FAILED)
 
     def forget_old(self) -> None:
         now = time.monotonic()
@@ -75,8 +75,8 @@ class Parking(Loader):
 
     def _let_go(self, deposit: Deposit, reason: str) -> None:
         if deposit.remote.key in self._remote:
+            self._counters.add("not_loaded", reason)  # first: a reader that finds is_idle finds the reason too
             self._forget(deposit.remote)
-            self._counters.add("not_loaded", reason)
 
     # ---- what the engine's scheduler says ----
 

@@ -159,10 +159,10 @@ class Staged(Loader):
         while self._ready_since and (self._ready_since[0].until <= now or not self._is_waiting(self._ready_since[0])):
             deposit = self._ready_since.popleft()
             if self._is_waiting(deposit):
+                self._counters.add("not_loaded", NOT_ASKED)
                 self._unlist(deposit)
                 self._slots.give(deposit.slots)
                 deposit.slots = []
-                self._counters.add("not_loaded", NOT_ASKED)
 
     def _is_waiting(self, deposit: Deposit) -> bool:
         return any(deposit is one for one in self._by_prompt.get(deposit.prompt, ()))
