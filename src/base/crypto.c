@@ -4,6 +4,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
+#include <string.h>
+
+#define LABEL_KEY_ID "kvferry key id"
 
 kvf_status kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
 {
@@ -55,8 +58,15 @@ kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uin
 
 kvf_status kvf_mac_init(kvf_mac *mac, const kvf_key *key)
 {
+  const kvf_span label = {LABEL_KEY_ID, strlen(LABEL_KEY_ID)};
+  uint8_t named[KVF_HASH_BYTES];
   *mac = (kvf_mac){.keyed = begin_mac(key), .has_key = key->bytes > 0};
-  return mac->keyed == NULL ? KVF_NO_MEMORY : KVF_OK;
+  if (mac->keyed == NULL || kvf_mac_make(mac, &label, 1, named) != KVF_OK) {
+    kvf_mac_free(mac);
+    return KVF_NO_MEMORY;
+  }
+  memcpy(mac->key_id, named, sizeof(mac->key_id));
+  return KVF_OK;
 }
 
 /* A copy each time: only newer versions of OpenSSL 3.0 can begin a MAC again without its key. */

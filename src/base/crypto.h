@@ -10,6 +10,7 @@
 
 #define KVF_HASH_BYTES 32
 #define KVF_KEY_BYTES_MAX 256
+#define KVF_KEY_ID_BYTES 8
 
 /* A shared key. bytes == 0: none; MACs are then checksums that show accidents only. */
 typedef struct kvf_key {
@@ -37,6 +38,8 @@ KVF_MUST_USE kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size
 typedef struct kvf_mac {
   void *keyed;  /* OpenSSL's */
   bool has_key; /* else the key has no bytes */
+  /* Names the key without telling it: the first bytes of HMAC(key, "kvferry key id"). */
+  uint8_t key_id[KVF_KEY_ID_BYTES];
 } kvf_mac;
 
 /* On KVF_NO_MEMORY *mac is as after kvf_mac_free(). */

@@ -611,8 +611,8 @@ static bool send_hello(kvf_peers *peers, kvf_peer *peer)
                      .expected = peer->key.incarnation,
                      .rank = context->config.rank};
   size_t bytes = 0;
+  memcpy(hello.key_id, context->self.macs[0].key_id, sizeof(hello.key_id));
   return kvf_entropy_draw(&context->entropy, hello.nonce, sizeof(hello.nonce)) == KVF_OK &&
-         kvf_handshake_key_id(&context->self.key, hello.key_id) == KVF_OK &&
          kvf_hello_encode(&hello, peer->dial.hello, sizeof(peer->dial.hello), &bytes) == KVF_OK &&
          kvf_conn_send(peer->conn, KVF_FRAME_HELLO, peer->dial.hello, bytes) == KVF_OK;
 }

@@ -182,10 +182,8 @@ static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
 {
   const kvf_key *keys[] = {&context->self.key, &context->self.other_key};
-  const size_t count = context->self.other_key.bytes > 0 ? 2 : 1;
-  for (size_t i = 0; i < count; i++) {
-    uint8_t ours[KVF_KEY_ID_BYTES];
-    if (kvf_handshake_key_id(keys[i], ours) == KVF_OK && kvf_equal_secret(ours, id, sizeof(ours))) {
+  for (size_t i = 0; i < context->self.macs_count; i++) {
+    if (kvf_equal_secret(context->self.macs[i].key_id, id, KVF_KEY_ID_BYTES)) {
       return keys[i];
     }
   }

@@ -21,7 +21,6 @@
 #include "wire/layout.h"
 
 #define KVF_NONCE_BYTES 32
-#define KVF_KEY_ID_BYTES 8
 
 #define KVF_HELLO_BYTES_MAX 81
 #define KVF_CHALLENGE_BYTES_MAX 82
@@ -42,7 +41,7 @@ typedef struct kvf_hello {
   kvf_incarnation client;
   kvf_incarnation expected; /* the server's, as the ticket names it; KVF_ROLE_CHECK has none */
   uint8_t nonce[KVF_NONCE_BYTES];
-  uint8_t key_id[KVF_KEY_ID_BYTES]; /* kvf_handshake_key_id() */
+  uint8_t key_id[KVF_KEY_ID_BYTES]; /* kvf_mac's */
   uint32_t rank;                    /* the client's, below KVF_RANKS_MAX */
 } kvf_hello;
 
@@ -114,10 +113,9 @@ KVF_MUST_USE kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, 
 /* Frees what kvf_welcome_decode() allocated, not the struct, which is left empty. */
 void kvf_welcome_free(kvf_welcome *welcome);
 
-/* Names the key without telling it: the first bytes of HMAC(key, "kvferry key id"). All of these: KVF_NO_MEMORY if
- * OpenSSL cannot allocate; KVF_INVALID if a body does not have the length of its message. */
+/* The key_id of kvf_mac. All of these: KVF_NO_MEMORY if OpenSSL cannot allocate; KVF_INVALID if a body does not have
+ * the length of its message. */
 KVF_MUST_USE kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES]);
-KVF_MUST_USE kvf_status kvf_mac_key_id(const kvf_mac *mac, uint8_t out[KVF_KEY_ID_BYTES]);
 
 /* challenge->proof is not read: it is what is being made or checked. Compare with kvf_equal_secret(). */
 KVF_MUST_USE kvf_status kvf_handshake_server_proof(const kvf_key *key, const void *hello_body, size_t hello_bytes,

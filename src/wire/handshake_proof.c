@@ -1,10 +1,9 @@
-/* The proofs of a handshake, the session's key and a key's id: a MAC under a label of its own for each. */
+/* The proofs of a handshake and the session's key: a MAC under a label of its own for each. A key's id. */
 #include <string.h>
 
 #include "wire/handshake_message.h"
 
 /* What is signed and why: a MAC made for one purpose is worth nothing for another. */
-#define LABEL_KEY_ID "kvferry key id"
 #define LABEL_SERVER_PROOF "kvferry server proof"
 #define LABEL_CLIENT_PROOF "kvferry client proof"
 #define LABEL_SESSION_KEY "kvferry session key"
@@ -25,19 +24,8 @@ kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES
   kvf_mac mac;
   kvf_status status = kvf_mac_init(&mac, key);
   if (status == KVF_OK) {
-    status = kvf_mac_key_id(&mac, out);
+    memcpy(out, mac.key_id, sizeof(mac.key_id));
     kvf_mac_free(&mac);
-  }
-  return status;
-}
-
-kvf_status kvf_mac_key_id(const kvf_mac *mac, uint8_t out[KVF_KEY_ID_BYTES])
-{
-  uint8_t whole[KVF_HASH_BYTES];
-  const kvf_span label = {LABEL_KEY_ID, strlen(LABEL_KEY_ID)};
-  kvf_status status = kvf_mac_make(mac, &label, 1, whole);
-  if (status == KVF_OK) {
-    memcpy(out, whole, KVF_KEY_ID_BYTES);
   }
   return status;
 }

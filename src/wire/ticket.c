@@ -143,21 +143,15 @@ static kvf_status sign(const kvf_mac *mac, const char *text, size_t bytes, uint8
 }
 
 /* "kvf5." and the key's id, or "kvf4.": prefix_bytes(). */
-static kvf_status put_prefix(uint32_t version, const kvf_mac *mac, char *text)
+static void put_prefix(uint32_t version, const kvf_mac *mac, char *text)
 {
-  uint8_t id[KVF_KEY_ID_BYTES];
   memcpy(text, NAME, NAME_BYTES);
   text[NAME_BYTES] = (char)('0' + version);
   text[VERSION_BYTES - 1] = '.';
-  if (version < WITH_KEY_ID) {
-    return KVF_OK;
-  }
-  kvf_status status = kvf_mac_key_id(mac, id);
-  if (status == KVF_OK) {
-    kvf_base64url_encode(id, sizeof(id), text + VERSION_BYTES);
+  if (version >= WITH_KEY_ID) {
+    kvf_base64url_encode(mac->key_id, sizeof(mac->key_id), text + VERSION_BYTES);
     text[VERSION_BYTES + KEY_ID_TEXT_BYTES] = '.';
   }
-  return status;
 }
 
 kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char *text, size_t capacity,
@@ -188,8 +182,8 @@ kvf_status kvf_ticket_encode(const kvf_ticket *ticket, const kvf_mac *mac, char 
   memmove(data, payload, data_bytes);
   kvf_base64url_encode((const uint8_t *)data, data_bytes, payload);
   uint8_t seal[KVF_HASH_BYTES];
-  status = put_prefix(ticket->version, mac, text);
-  status = status == KVF_OK ? sign(mac, text, before + payload_bytes, seal) : status;
+  put_prefix(ticket->version, mac, text);
+  status = sign(mac, text, before + payload_bytes, seal);
   if (status != KVF_OK) {
     return status;
   }
@@ -253,13 +247,11 @@ static kvf_status read_outside(const char *text, size_t text_bytes, outside *out
 /* Under this key. KVF_OTHER_KEY: the text names another one. */
 static kvf_status check_seal(const char *text, const outside *read, const kvf_mac *mac)
 {
-  uint8_t id[KVF_KEY_ID_BYTES];
   uint8_t expected[KVF_HASH_BYTES];
-  kvf_status status = read->version >= WITH_KEY_ID ? kvf_mac_key_id(mac, id) : KVF_OK;
-  if (status == KVF_OK && read->version >= WITH_KEY_ID && memcmp(id, read->key_id, sizeof(id)) != 0) {
+  if (read->version >= WITH_KEY_ID && memcmp(mac->key_id, read->key_id, sizeof(mac->key_id)) != 0) {
     return KVF_OTHER_KEY;
   }
-  status = status == KVF_OK ? sign(mac, text, read->signed_bytes, expected) : status;
+  kvf_status status = sign(mac, text, read->signed_bytes, expected);
   if (status != KVF_OK) {
     return status;
   }

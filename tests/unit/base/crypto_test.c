@@ -50,6 +50,10 @@ TEST(a_prepared_key_gives_the_same_mac)
   for (size_t i = 0; i < 2; i++) {
     assert_int_equal(kvf_mac_init(&macs[i], &keys[i]), KVF_OK);
     assert_int_equal(macs[i].has_key, keys[i].bytes > 0);
+    const kvf_span label = {"kvferry key id", 14};
+    uint8_t named[KVF_HASH_BYTES];
+    assert_int_equal(kvf_hmac(&keys[i], &label, 1, named), KVF_OK);
+    assert_memory_equal(macs[i].key_id, named, sizeof(macs[i].key_id));
   }
   for (size_t n = 0; n < 6; n++) {
     uint8_t expected[KVF_HASH_BYTES];

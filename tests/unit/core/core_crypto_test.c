@@ -121,5 +121,5 @@ CLUSTER_TEST(handshake)
     assert_int_equal(cluster_stat(&c.d, "peer_handshakes", ""), 1);
     assert_int_equal(cluster_stat(&c.p[0], "sessions_open", ""), 1);
   }
-  assert_true(hashes > 10);
+  assert_int_equal(hashes, 10); /* nine that can fail, and the run without a failure */
 }
