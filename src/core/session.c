@@ -181,13 +181,12 @@ static bool send_challenge(kvf_sessions *sessions, kvf_session *session)
 
 static const kvf_key *find_key(const kvf_context *context, const uint8_t id[KVF_KEY_ID_BYTES])
 {
-  const kvf_key *keys[] = {&context->self.key, &context->self.other_key};
-  for (size_t i = 0; i < context->self.macs_count; i++) {
-    if (kvf_equal_secret(context->self.macs[i].key_id, id, KVF_KEY_ID_BYTES)) {
-      return keys[i];
-    }
+  const kvf_mac *macs = context->self.macs;
+  if (kvf_equal_secret(macs[0].key_id, id, KVF_KEY_ID_BYTES)) {
+    return &context->self.key;
   }
-  return NULL;
+  const bool is_other = context->self.macs_count > 1 && kvf_equal_secret(macs[1].key_id, id, KVF_KEY_ID_BYTES);
+  return is_other ? &context->self.other_key : NULL;
 }
 
 static void on_hello(kvf_sessions *sessions, kvf_session *session, uint64_t now_ns, const uint8_t *body,
