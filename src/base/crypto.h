@@ -38,7 +38,7 @@ KVF_MUST_USE kvf_status kvf_hmac(const kvf_key *key, const kvf_span *spans, size
 typedef struct kvf_mac {
   void *keyed;  /* OpenSSL's */
   bool has_key; /* else the key has no bytes */
-  /* Names the key without telling it: the first bytes of HMAC(key, "kvferry key id"). */
+  /* Names the key without revealing it: the first bytes of HMAC(key, "kvferry key id"). */
   uint8_t key_id[KVF_KEY_ID_BYTES];
 } kvf_mac;
 

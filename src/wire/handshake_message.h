@@ -41,7 +41,7 @@ typedef struct kvf_hello {
   kvf_incarnation client;
   kvf_incarnation expected; /* the server's, as the ticket names it; KVF_ROLE_CHECK has none */
   uint8_t nonce[KVF_NONCE_BYTES];
-  uint8_t key_id[KVF_KEY_ID_BYTES]; /* kvf_mac's */
+  uint8_t key_id[KVF_KEY_ID_BYTES]; /* of the client's key */
   uint32_t rank;                    /* the client's, below KVF_RANKS_MAX */
 } kvf_hello;
 
@@ -113,8 +113,8 @@ KVF_MUST_USE kvf_status kvf_welcome_decode(const void *body, size_t body_bytes, 
 /* Frees what kvf_welcome_decode() allocated, not the struct, which is left empty. */
 void kvf_welcome_free(kvf_welcome *welcome);
 
-/* The key_id of kvf_mac. All of these: KVF_NO_MEMORY if OpenSSL cannot allocate; KVF_INVALID if a body does not have
- * the length of its message. */
+/* The key's id, as kvf_mac holds it. All of these: KVF_NO_MEMORY if OpenSSL cannot allocate; KVF_INVALID if a body does
+ * not have the length of its message. */
 KVF_MUST_USE kvf_status kvf_handshake_key_id(const kvf_key *key, uint8_t out[KVF_KEY_ID_BYTES]);
 
 /* challenge->proof is not read: it is what is being made or checked. Compare with kvf_equal_secret(). */

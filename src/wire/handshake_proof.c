@@ -1,4 +1,4 @@
-/* The proofs of a handshake and the session's key: a MAC under a label of its own for each. A key's id. */
+/* The proofs of a handshake and the session's key, each a MAC under a label of its own, and a key's id. */
 #include <string.h>
 
 #include "wire/handshake_message.h"

@@ -9,7 +9,6 @@ kvf_status __wrap_kvf_sha256(const kvf_span *spans, size_t count, uint8_t out[KV
 kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 kvf_status __real_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
 kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES]);
-
 kvf_status __real_kvf_mac_init(kvf_mac *mac, const kvf_key *key);
 kvf_status __wrap_kvf_mac_init(kvf_mac *mac, const kvf_key *key);
 
@@ -27,7 +26,11 @@ kvf_status __wrap_kvf_hmac(const kvf_key *key, const kvf_span *spans, size_t cou
 
 kvf_status __wrap_kvf_mac_init(kvf_mac *mac, const kvf_key *key)
 {
-  return fails ? KVF_NO_MEMORY : __real_kvf_mac_init(mac, key);
+  if (fails) {
+    *mac = (kvf_mac){.keyed = NULL};
+    return KVF_NO_MEMORY;
+  }
+  return __real_kvf_mac_init(mac, key);
 }
 
 kvf_status __wrap_kvf_mac_make(const kvf_mac *mac, const kvf_span *spans, size_t count, uint8_t out[KVF_HASH_BYTES])
